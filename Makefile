@@ -8,7 +8,7 @@ TOOLS   := .tools/uv-$(UV_PIN)
 UV      := $(TOOLS)/bin/uv
 BIN     := .venv/bin
 PY      := $(BIN)/python
-# Marks when the environment was made. It is made anew when the lock has changed.
+# The time of this file says when the environment was made. It is made anew when the lock has changed.
 STAMP   := .venv/.made
 CODE    := services client/windlass deploy tests $(wildcard benchmarks) protos/generate.py
 # Tests run in two processes, for the two cores of the machine that builds; tests/conftest.py says which tests share one.

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from time import thread_time
 
-from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Start
+from services.coordinator.core.commands import Assign, AssignedRun, ReportSuccess, Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effects import effects
@@ -48,7 +48,7 @@ def play(definition: Definition) -> tuple[Execution, list[Event]]:
     journal = handle(execution, Start(1, "c", Origin("default", "chain", 1, "chain-v1")), NOW).events
     while not execution.is_final:
         if execution.ready:
-            grants = [Grant(work, INSTANCE, RUNNER) for work in execution.ready]
+            grants = [AssignedRun(work, INSTANCE, RUNNER) for work in execution.ready]
             journal += handle(execution, Assign(grants), NOW).events
         for run in list(execution.live.values()):
             report = ReportSuccess(

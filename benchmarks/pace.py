@@ -5,10 +5,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 IN_FLIGHT = 256
-Run = Callable[[], Awaitable[None]]
+RunOne = Callable[[], Awaitable[None]]
 
 
-async def one_by_one(run: Run, count: int = 200) -> list[float]:
+async def one_by_one(run: RunOne, count: int = 200) -> list[float]:
     """Milliseconds for each execution."""
     times = []
     for _ in range(count):
@@ -18,7 +18,7 @@ async def one_by_one(run: Run, count: int = 200) -> list[float]:
     return times
 
 
-async def many_at_once(run: Run, count: int = 2_000, in_flight: int = IN_FLIGHT) -> float:
+async def many_at_once(run: RunOne, count: int = 2_000, in_flight: int = IN_FLIGHT) -> float:
     """Seconds for all executions, with at most `in_flight` of them at once."""
     gate = asyncio.Semaphore(in_flight)
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Subject:
+class MeasuredStack:
     """A running stack with its client, and the figures that were measured there."""
 
     client: Client
@@ -55,32 +55,32 @@ class Subject:
         return pss_mb(entry["pid"] for entry in self.stack.up()["processes"])
 
 
-async def _w1(subject: Subject) -> Figures:
+async def _w1(subject: MeasuredStack) -> Figures:
     times, cpu_s = await subject.counted(one_by_one(partial(subject.client.run, "bench-one")))
     latencies = {"p50_ms": percentile(times, 0.5), "p95_ms": percentile(times, 0.95)}
     return {"W1": {**latencies, "cpu_ms_each": cpu_s * 1e3 / len(times)}}
 
 
-async def _w2(subject: Subject) -> Figures:
+async def _w2(subject: MeasuredStack) -> Figures:
     singles = many_at_once(partial(subject.client.run, "bench-five"))
     return {"W2": await subject.throughput(singles), "memory_pss_mb": subject.memory_mb()}
 
 
-async def _w2b(subject: Subject) -> Figures:
+async def _w2b(subject: MeasuredStack) -> Figures:
     batches = many_at_once(partial(subject.client.run_batch, "bench-five", 100), count=20, in_flight=20)
     return {"W2b": await subject.throughput(batches)}
 
 
-async def _w3(subject: Subject) -> Figures:
+async def _w3(subject: MeasuredStack) -> Figures:
     (wall_ms,), cpu_s = await subject.counted(one_by_one(partial(subject.client.run, "bench-fan"), 1))
     return {"W3": {"wall_s": wall_ms / 1e3, "cpu_s": cpu_s}}
 
 
-async def _latency(subject: Subject) -> Figures:
+async def _latency(subject: MeasuredStack) -> Figures:
     return {"L": await latency(subject.client, 50), "L500": await latency(subject.client, 500)}
 
 
-PARTS: dict[str, Callable[[Subject], Awaitable[Figures]]] = {
+PARTS: dict[str, Callable[[MeasuredStack], Awaitable[Figures]]] = {
     "W1": _w1,
     "W2": _w2,
     "W2b": _w2b,
@@ -101,14 +101,14 @@ async def windlass_round(parts: Collection[str], trees: Sequence[Path] = (ROOT,)
 
 
 @contextlib.asynccontextmanager
-async def subject_of(root: Path) -> AsyncIterator[Subject]:
+async def subject_of(root: Path) -> AsyncIterator[MeasuredStack]:
     """A fresh stack of the code in this work tree: leases at full length, tracing at its default sampling."""
     program = (str(root / ".venv/bin/windlass"),)
     with scratch() as place:
         async with collector(place / "collector.log") as collecting:
             cpu_before_s = cpu_seconds([collecting.pid])
             async with running_stack(lease_scale=1.0, program=program, otlp_endpoint=collecting.endpoint) as stack:
-                subject = Subject(Client(stack.home.root, stack.entries("api")[0]["grpc"]), stack)
+                subject = MeasuredStack(Client(stack.home.root, stack.entries("api")[0]["grpc"]), stack)
                 try:
                     await _warm_up(subject.client)
                     yield subject

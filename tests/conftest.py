@@ -1,4 +1,4 @@
-"""Fixtures for every test, and the rule which tests run at the same time."""
+"""Fixtures for every test, and the rule that says which tests run at the same time."""
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -7,8 +7,8 @@ pytest_plugins = ["tests.support.postgres"]
 
 
 class OneStackAtATime(LoadFileScheduling):  # type: ignore[misc] # it has no types
-    """A file's tests share a worker, and so do all tests that start a whole stack: at a tenth of their times, leases
-    need half of the machine."""
+    """The tests of one file share a worker, and so do all tests that start a whole stack: leases at a tenth of their
+    times need half of the machine."""
 
     def _split_scope(self, nodeid: str) -> str:
         starts_stacks = nodeid.startswith(("tests/chaos/", "tests/e2e/"))

@@ -7,12 +7,13 @@ about words leaves them out.
 import configparser
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.tidiness import RULES, Source, foreign_words
+from tests.support.tidiness import RULES, Source, foreign_words, types_of
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("services", "client", "deploy", "tests", "benchmarks", "protos")
@@ -51,6 +52,19 @@ def test_every_file_keeps_every_law() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_no_two_modules_define_a_type_of_the_same_name() -> None:
+    homes = defaultdict(list)
+    for source in sources():
+        for name in types_of(source) if not source.is_test else ():
+            homes[name].append(source.path)
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_classes_and_aliases_are_types() -> None:
+    text = 'class Lease: ...\nGrant = int | str\nRun: TypeAlias = int\nItem = TypeVar("Item")\nMAX = 3\n'
+    assert types_of(Source("x.py", text)) == {"Lease", "Grant", "Run"}
+
+
 def test_prose_speaks_of_the_product_only() -> None:
     found = [
         breach
@@ -68,7 +82,7 @@ def test_namespace_package_has_no_init() -> None:
 
 
 def test_every_dependency_has_its_line() -> None:
-    """docs/dependencies.md says of each what it is for; and of nothing that is not there."""
+    """docs/dependencies.md states the purpose of each, and has no line for anything else."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lists = [
         project["project"]["dependencies"],
@@ -98,7 +112,7 @@ def test_dependencies_that_break_others_stay_out() -> None:
 
 
 def test_runner_installs_no_database_library() -> None:
-    """A person's own machine runs user code; it holds no driver, as it holds no credential."""
+    """A person's own machine runs user code. It has no driver, because it has no credential either."""
     assert {"sqlalchemy", "psycopg-binary", "uvloop"} <= installed_by("dispatcher")
     assert {"grpcio", "minijinja"} <= installed_by("runner")
     assert (
@@ -107,7 +121,7 @@ def test_runner_installs_no_database_library() -> None:
 
 
 def test_layer_contracts_see_something() -> None:
-    """A contract over packages that are not there would be kept for ever."""
+    """A contract over packages that do not exist would always be kept."""
     contracts = configparser.ConfigParser(comment_prefixes=("#",))
     contracts.read(ROOT / ".importlinter")
     patterns = {
@@ -128,7 +142,7 @@ def requirement_name(line: str) -> str:
 
 
 def installed_by(extra: str) -> set[str]:
-    """Everything that `pip install windlass[extra]` brings, by the lock."""
+    """Everything that `pip install windlass[extra]` installs, by the lock file."""
     packages = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
     ours = packages["windlass"]
     found: set[str] = set()

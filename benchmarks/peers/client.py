@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from benchmarks.measure import cpu_seconds, percentile, pss_mb, tree
-from benchmarks.pace import Run, one_by_one
+from benchmarks.pace import RunOne, one_by_one
 
 EXECUTIONS = 2_000
 READY_SECONDS = 60
 T = TypeVar("T")
 # Runs this number of executions of five steps, and returns the seconds that they took together.
-Form = Callable[[int], Awaitable[float]]
+PeerForm = Callable[[int], Awaitable[float]]
 
 
 async def retried(call: Callable[[], Awaitable[T]], *errors: type[Exception]) -> T:
@@ -30,7 +30,7 @@ async def retried(call: Callable[[], Awaitable[T]], *errors: type[Exception]) ->
 
 
 async def print_line(
-    one: Run, fives: Mapping[str, Form], fan: Run, *, pids: Sequence[int], trial_executions: int
+    one: RunOne, fives: Mapping[str, PeerForm], fan: RunOne, *, pids: Sequence[int], trial_executions: int
 ) -> None:
     """W2 runs in the form that is the fastest in a short trial. The memory is that of the first pid, the server."""
     await one_by_one(one, 30)
@@ -44,7 +44,7 @@ async def print_line(
     print(json.dumps(line), flush=True)
 
 
-async def _w2(forms: Mapping[str, Form], pids: Sequence[int], trial_executions: int) -> dict[str, object]:
+async def _w2(forms: Mapping[str, PeerForm], pids: Sequence[int], trial_executions: int) -> dict[str, object]:
     trials = {}
     for name, form in forms.items():
         await form(trial_executions // 4)  # opens the connections

@@ -20,6 +20,8 @@ from deploy.audit import admission
 from deploy.audit.findings import Findings
 from deploy.audit.journals import AuditedGrant, JournalJudge
 from deploy.audit.projections import compare
+from services.chassis.postgres.connection import Connection
+from services.chassis.postgres.raw_pipeline import Rows
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event, ExecutionStarted
@@ -30,13 +32,10 @@ from services.coordinator.core.values import Origin
 from services.coordinator.store.codec import CorruptRecord, Stored, unseal
 from services.coordinator.store.columns import selected, uuid_array
 
-Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-Rows = Sequence[tuple[Any, ...]]
-
 CONNECT_SECONDS: Final = 10
 _BATCH: Final = 500
 _FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
-# Ordered by the primary key itself, because an order by its text would sort the whole table for every batch.
+# The order is that of the primary key itself. An order by its text would sort the whole table for every batch.
 _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e
 WHERE e.execution_id > %s::uuid ORDER BY e.execution_id LIMIT %s

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum, auto
 from typing import Final
 
-from services.coordinator.core.definition import Definition, Edge, Join, When
+from services.coordinator.core.definition import Definition, Edge, JoinRule, When
 
 
 class End(StrEnum):
@@ -31,13 +31,13 @@ _TAKEN_AFTER: Final = {
 class Joins:
     def __init__(self, definition: Definition) -> None:
         nodes = definition.nodes.values()
-        self._wants_all = {node.id: node.join is Join.ALL for node in nodes}
+        self._wants_all = {node.id: node.join is JoinRule.ALL for node in nodes}
         # The edges to each node, with their sources.
         self._incoming: dict[str, list[tuple[str, Edge]]] = {node.id: [] for node in nodes}
         for node in nodes:
             for edge in node.edges:
                 self._incoming[edge.target].append((node.id, edge))
-        # How each node ended, and the branch that it took.
+        # The end of each node, and the branch that it took.
         self._ended: dict[str, tuple[End, str]] = {}
 
     def ended(self, node: str, how: End, branch: str = "") -> None:

@@ -83,13 +83,13 @@ class JournalJudge:
                 self._free(event.key, event.run)
             case ev.BackoffEnded():
                 is_due = 0 < self._retries.pop(event.key, 0) <= event.time
-                self._findings.check("S19", is_due, f"{where}: backoff of {event.key.node}")
+                self._findings.check("S19", is_due, f"{where}: the backoff of {event.key.node} was not due")
             case ev.WaitStarted():
                 self._starts(event.key.node, where)
                 self._wakes[event.key] = event.due_time
             case ev.WaitEnded() if event.outcome is ev.WaitOutcome.EXPIRED:
                 is_due = 0 < self._wakes.pop(event.key, 0) <= event.time
-                self._findings.check("S19", is_due, f"{where}: wait of {event.key.node}")
+                self._findings.check("S19", is_due, f"{where}: the wait of {event.key.node} was not due")
             case ev.WorkSkipped():
                 self._joins.ended(event.key.node, End.SKIPPED)
             case ev.WorkBlocked():
@@ -119,7 +119,7 @@ class JournalJudge:
         else:
             check("S11", before is None, f"{where}: {key.node} was leased while {before} held it")
         attempts = self._attempts.setdefault(key, set())
-        check("S9", event.attempt not in attempts, f"{where}: attempt {event.attempt} of {key.node} again")
+        check("S9", event.attempt not in attempts, f"{where}: {key.node} has a second attempt {event.attempt}")
         attempts.add(event.attempt)
         check("S8", key not in self._decided, f"{where}: {key.node} had its outcome already")
         self._live[key] = AuditedLease(event.run, event.instance_id)

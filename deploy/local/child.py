@@ -6,6 +6,7 @@ group is killed when the child does not end in time, so that processes of a runn
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -41,6 +42,8 @@ class Child:
         self.is_ready = False
         self.start_time = 0.0
         self._log = log
+        # The log is that of all processes of this name. The lines of the present one begin here.
+        self._log_start = 0
         self._changed = changed
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
@@ -89,6 +92,7 @@ class Child:
     async def _spawn(self) -> None:
         inherited = {name: value for name, value in os.environ.items() if name != "WINDLASS_DATABASE_URL"}
         with self._log.open("ab") as log:
+            self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *launcher(DEATH_SIGNAL),
                 # -P: a folder named `services` in the current directory must not hide ours.
@@ -108,9 +112,20 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _obituary(self, code: int) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        written = self._log.read_bytes()[self._log_start :].decode(errors="replace")
         head = f"{self.name} ended before it was ready ({reason_of(code)}); the end of {self._log}:"
-        return "\n".join([head, *lines])
+        return "\n".join([head, *readable(written)[-LOG_LINES_SHOWN:]])
+
+
+def readable(log: str) -> list[str]:
+    """The lines of a log, each traceback in place of the JSON that holds it."""
+    lines: list[str] = []
+    for line in log.splitlines():
+        try:
+            lines += json.loads(line)["exception"].splitlines()
+        except (ValueError, TypeError, LookupError, AttributeError):
+            lines.append(line)
+    return lines
 
 
 async def serving_at(address: str) -> None:

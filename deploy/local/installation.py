@@ -5,7 +5,7 @@ Hazard: the passwords of the service roles are made here and kept in the home. T
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import psycopg
 from deploy.local import provision
 from deploy.local.files import write_private
 from deploy.local.home import KEYS, MIGRATING, Home, HomeTaken
+from deploy.local.postgres import Say
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.identity.system_key import hash_of
 from services.chassis.postgres.migrations import SchemaMismatch
@@ -22,7 +23,6 @@ from services.chassis.telemetry.logs import setup_logging
 CONNECT_SECONDS = 10
 # Errors that are no bug: a person sees their text and no traceback.
 EXPECTED_ERRORS = (HomeTaken, provision.TooOld, SchemaMismatch, DependencyUnavailable, psycopg.Error, OSError)
-Say = Callable[[str], None]
 
 
 async def prepare(home: Home, superuser_url: str) -> list[str]:

@@ -55,11 +55,11 @@ INITDB = (
     "--locale=C",
 )
 
-Report = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @contextlib.asynccontextmanager
-async def reporting(report: Report, text: Callable[[], str]) -> AsyncIterator[None]:
+async def reporting(report: Say, text: Callable[[], str]) -> AsyncIterator[None]:
     """Report the text every five seconds for as long as the block takes."""
 
     async def repeat() -> None:
@@ -87,7 +87,7 @@ class PostgresServer:
     name = "PostgreSQL"
 
     def __init__(
-        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report = lambda _text: None
+        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Say = lambda _text: None
     ) -> None:
         self._account = binaries.unprivileged_account()
         self._wanted = directory
@@ -113,7 +113,7 @@ class PostgresServer:
         return f"postgresql://{SUPERUSER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     async def start(self) -> None:
-        """Return when logins work. Makes the data directory if there is none."""
+        """Make the data directory if there is none, and return when logins work."""
         if self.data != self._wanted:
             self._report(f"PostgreSQL never runs as root and cannot reach {self._wanted}; its data is in {self.data}")
         self.data.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ class PostgresServer:
         self._release_lock()
 
     async def _take_lock(self) -> None:
-        # Also at a restart: backends of a killed server may live on for a moment and hold the lock they inherited.
+        # A restart waits here too: backends of a killed server may live on for a moment and hold the inherited lock.
         self._release_lock()
         lock = os.open(self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         backoff = Backoff(first=0.02, cap=0.5)

@@ -21,7 +21,7 @@ from deploy.local.files import write_private
 from deploy.local.home import RUNNING, STOPPING, Home
 from deploy.local.installation import ensure_keys, prepare
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
-from deploy.local.postgres import PostgresFailed, PostgresServer, reporting
+from deploy.local.postgres import PostgresFailed, PostgresServer, Say, reporting
 from services.chassis.telemetry.logs import setup_logging
 
 POSTGRES_STOP_SECONDS = 2.0
@@ -29,8 +29,6 @@ BACKOFF_SECONDS_FIRST = 0.2
 BACKOFF_SECONDS_MAX = 2.0
 # After a life of this length the backoff begins at its first value again.
 STEADY_SECONDS = 10.0
-
-Say = Callable[[str], None]
 
 
 class Supervisor:

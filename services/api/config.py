@@ -13,7 +13,7 @@ class ApiSettings(StoringSettings):
     # The addresses of both services: a list, `@file` or `dns:` (chassis/grpc/addresses.py).
     dispatchers: str = "127.0.0.1:7402"
     coordinators: str = "127.0.0.1:7403"
-    # At most so many executions per second are traced. The decision is made here and stored with the execution.
+    # At most this number of executions per second is traced. The decision is made here and stored with the execution.
     traces_per_second: float = Field(default=20.0, ge=0)
     # A call that misses its cache uses a connection for less than a millisecond.
     database_connections: int = Field(default=4, ge=1, le=64)
@@ -31,5 +31,6 @@ class ApiSettings(StoringSettings):
     def faults(self) -> list[str]:
         if self.tls_authority_file is None or self.key_secret_file is not None:
             return super().faults()
-        needed = f"without a service secret {variable('key_secret_file')} is needed: repeats of CreateApiKey rest on it"
+        name = variable("key_secret_file")
+        needed = f"{name} is needed where there is no service secret: a repeated CreateApiKey gets its key from it"
         return [needed, *super().faults()]

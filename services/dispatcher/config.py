@@ -6,7 +6,7 @@ from services.chassis.process.config import Field, StoringSettings
 class DispatcherSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7402"
     metrics_address: str = "127.0.0.1:7602"
-    # In addition to the connection of the admission loop. All other work is short and rare.
+    # These come in addition to the connection of the admission loop. All other work is short and rare.
     database_connections: int = Field(default=4, ge=1)
     # How long a request_id is remembered. The public contract promises 30 days.
     request_key_seconds: float = Field(default=30 * 86_400.0, gt=0)

@@ -29,7 +29,7 @@ class RunnerSettings(ProcessSettings):
     runner_concurrency: int = Field(default=10, ge=1, le=10_000)
     # A name for people. The identity is a new instance id at every start.
     runner_id: str = ""
-    # Like "gpu=true,zone=a". Nodes ask for these with runnerLabels.
+    # The form is "gpu=true,zone=a". Nodes ask for these with runnerLabels.
     runner_labels: str = ""
     # The directory for outputs above 256 KiB.
     output_store: Path = Path(".windlass/outputs")

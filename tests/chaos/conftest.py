@@ -12,7 +12,7 @@ from tests.support.postgres import reachable_directory
 
 @pytest_asyncio.fixture
 async def ledger(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
-    """An empty one; the stacks started while it is there find it by the environment."""
+    """An empty ledger. Stacks that are started while it exists find it by the environment."""
     directory = reachable_directory("windlass-ledger-")
     (directory / "effects").mkdir()
     monkeypatch.setenv("WINDLASS_TEST_LEDGER", str(directory))

@@ -1,6 +1,6 @@
 """The questions asked of a history after the killing: the clients' log, the ledger of effects, the engine's rows.
 
-Each question counts the cases it saw; one that saw none proves nothing and fails.
+Each question counts the cases that it saw. A question without a case proves nothing, so it fails.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Run = resources_pb2.Run
 Execution = resources_pb2.Execution
 
 
-# A mixed lot: a row, a diamond, retries, a branch with a skipped side, a fan, slow work,
-# a large output, a failure that blocks only what follows.
+# The mixed graphs: a row, a diamond, retries, a branch with a skipped side, a fan, slow work, a large output, and a
+# failure that blocks only the nodes after it.
 def _put(id_: str, **more: Any) -> dict[str, Any]:
     return {"id": id_, "module": "ledger.put@1", "idempotent": True, **more}
 
@@ -33,7 +33,7 @@ def _add(id_: str, **more: Any) -> dict[str, Any]:
 
 
 def _edges(*pairs: str) -> list[dict[str, Any]]:
-    """`a>b` is an edge from a to b, `a>b:true` one for that branch of a."""
+    """`a>b` is an edge from a to b, and `a>b:true` is taken for that branch of a."""
     parts = [re.fullmatch(r"(\w+)>(\w+)(?::(\w+))?", pair) for pair in pairs]
     return [{"from": part[1], "to": part[2]} | ({"when": part[3]} if part[3] else {}) for part in parts if part]
 
@@ -90,7 +90,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     },
 }
 EXPECTED = {name: Execution.FAILED if name == "chaos-fails" else Execution.SUCCESS for name in GRAPHS}
-# Nodes that must have had their effect, once each, when the execution is over.
+# When the execution is over, each of these nodes must have had its effect once.
 EFFECTS = {
     "chaos-row": {"a", "b", "c"},
     "chaos-diamond": {"left", "right"},
@@ -104,7 +104,7 @@ EFFECTS = {
 
 
 class Work(NamedTuple):
-    """One effect; all attempts at it share this key."""
+    """A piece of work. All attempts at it share this key."""
 
     execution: str
     node: str
@@ -128,7 +128,7 @@ def calls_in(ledger: Path) -> list[dict[str, Any]]:
 
 
 def faults_of(history: History) -> list[str]:
-    """Every breach, in words; the cases seen are checked by the caller through `cases`."""
+    """Every breach, in words. The caller checks by `cases` how many cases were seen."""
     return [
         *_ended_rightly(history),
         *_no_run_called_twice(history),
@@ -140,7 +140,7 @@ def faults_of(history: History) -> list[str]:
 
 
 def cases(history: History) -> dict[str, int]:
-    """How much was looked at."""
+    """The number of cases that were looked at."""
     calls_of = Counter(work for _, work in _begun_works(history))
     return {
         "executions": len(history.executions),
@@ -153,7 +153,7 @@ def cases(history: History) -> dict[str, int]:
 
 
 def done_again(history: History) -> list[str]:
-    """Runs that were granted although the work had only one: retries that its module asked for are none of them."""
+    """Runs of work that should have had only one run. Retries that the module asked for do not count."""
     return [
         f"{run.id} is attempt {run.attempt} of {run.node}"
         for runs in history.runs.values()
@@ -194,7 +194,7 @@ def _nothing_called_after_success(history: History) -> list[str]:
 
 
 def _live_runs_do_not_overlap(history: History) -> list[str]:
-    """Attempts at one work follow one another: a call that came to its end did so before the next began."""
+    """Attempts at one work follow one another: a call that ended had ended before the next one began."""
     ended = {call["run"]: call["monotonic_ns"] for call in history.calls if call["phase"] != "begin"}
     by_work: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for call in history.calls:
@@ -220,7 +220,7 @@ def _effects_are_there(history: History) -> list[str]:
 
 
 def _begun_works(history: History) -> Iterator[tuple[dict[str, Any], Work]]:
-    """Each call with the work that the engine's own rows say it was an attempt at."""
+    """Each call with its work, as the engine's own rows say."""
     works = {
         run.id: Work(execution_id, run.node, run.iteration, run.generation)
         for execution_id, runs in history.runs.items()

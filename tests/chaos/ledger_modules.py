@@ -1,7 +1,7 @@
 """User modules that keep an effect ledger outside the engine, for tests that kill things.
 
-Each call writes its beginning and its end, or that it fails, to one file, with fsync, before it goes on: what happened
-is known even when the process that did it is gone. The directory is named by WINDLASS_TEST_LEDGER.
+Each call writes its beginning and its end, or that it fails, to one file, with fsync, before it goes on. So the file
+tells what happened even when the process has died. The directory is named by WINDLASS_TEST_LEDGER.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def _write(phase: str, ctx: Context) -> None:
 
 
 def _effect(ctx: Context) -> bool:
-    """The third party: takes an effect key once. True the first time."""
+    """Stands for a third party that takes each effect key once. True the first time."""
     try:
         handle = os.open(_DIRECTORY / "effects" / ctx.effect_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
@@ -50,7 +50,7 @@ async def _work(ctx: Context, config: dict[str, Any]) -> dict[str, Any]:
     await asyncio.sleep(config.get("seconds", 0.01))
     is_first = _effect(ctx)
     _write("end", ctx)
-    # Each attempt's text is its own, or the second would find it kept already.
+    # Each attempt has a text of its own, or the second one would find the text kept already.
     padding = f"{ctx.run_id} " * (config.get("bytes", 0) // len(ctx.run_id))
     return {"first": is_first, "node": ctx.node, "padding": padding}
 
@@ -63,7 +63,7 @@ async def put(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> d
 
 @module("ledger.add@1")
 async def add(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """The same, declared without that promise."""
+    """The same effect, but without the promise that a repeat is harmless."""
     return await _work(ctx, config)
 
 
@@ -79,7 +79,7 @@ async def flaky(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) ->
 
 @module("ledger.hold@1")
 async def hold(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """Keeps the whole event loop of its runner, as user code should not, and is not harmless to repeat."""
+    """Blocks the whole event loop of its runner, as user code should not, and is not harmless to repeat."""
     _write("begin", ctx)
     time.sleep(config["seconds"])  # noqa: ASYNC251 - that is the point
     is_first = _effect(ctx)

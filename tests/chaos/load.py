@@ -1,4 +1,4 @@
-"""A client under fire: starts with request ids, repeats what got no answer, then asks how all of it ended."""
+"""A client under fire: it starts executions with request ids, repeats unanswered calls, and asks how each one ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 CALL_SECONDS = 5.0
 FINAL_SECONDS = 120.0
 PAUSE_SECONDS = 0.05
-# Its one run goes on for longer than any test; safe to be done again, should its runner die.
+# Its one run goes on for longer than any test. If its runner dies, it may be done again.
 HELD = "chaos-held"
 HELD_NODE = {"id": "held", "module": "ledger.put@1", "idempotent": True, "config": {"seconds": 3_600}}
 
@@ -61,8 +61,8 @@ async def under_load(
     held: int = 0,
     also: Sequence[str] = (),
 ) -> AsyncIterator[Load]:
-    """A mixed lot, and `also` these, is started for as long as the block lasts, and at least so much. `held` executions
-    go on all the while."""
+    """The mixed graphs and those in `also` are started for as long as the block lasts, at least `count_min` executions.
+    `held` executions go on during all of it."""
     load = Load(stack, ledger, seed)
     await load.apply()
     is_over = asyncio.Event()
@@ -94,7 +94,7 @@ class Load:
             await self.client.apply(name, **graph)
 
     async def start(self, workflow: str) -> str:
-        """One execution, durable on return, whose end is asked for in the history."""
+        """Start an execution, which is durable on return. The history asks for its end."""
         execution_id = await self._start(workflow)
         self.acknowledged.append(execution_id)
         return execution_id
@@ -108,7 +108,7 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def held(self, count: int) -> AsyncIterator[list[str]]:
-        """So many executions with a run under way from before the block until after it."""
+        """This number of executions has a run under way from before the block until after it."""
         started = [await self._start(HELD) for _ in range(count)]
         for execution_id in started:
             await eventually(partial(self.client.runs_of, execution_id), FINAL_SECONDS, "a grant")
@@ -128,7 +128,7 @@ class Load:
         return await eventually(ended, FINAL_SECONDS, f"the end of {execution_id}")
 
     async def history(self) -> History:
-        """All that was acknowledged, once it is over."""
+        """Everything that was acknowledged, once all of it is over."""
         history = History()
         for execution_id in self.acknowledged:
             history.executions[execution_id] = await self.final(execution_id)

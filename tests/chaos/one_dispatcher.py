@@ -1,8 +1,9 @@
 """Talks to a chosen dispatcher as an api does.
 
-An api sends its starts on the first stream that takes them and its calls to the first replica that answers, and leaves
-neither while it lives: which dispatcher hears anything is chance for a test that waits for one of them. Whoever grants
-an execution also hears of its end, of its release and of the messages that its holder has journalled.
+An api sends its starts on the first stream that takes them, and its calls to the first replica that answers, and stays
+with both. So chance decides which dispatcher hears anything, and a test that needs one dispatcher has to talk to it.
+The dispatcher that grants an execution also hears of its end, its release and the messages that its holder has
+journalled.
 """
 
 import uuid
@@ -22,7 +23,7 @@ WHERE workspace = %s AND v.workflow = %s ORDER BY v.version DESC LIMIT 1
 
 
 async def newest(stack: Stack, workflow: str) -> queue_pb2.EnqueueItem:
-    """A start of its newest version, but for the id, with the limits that api knows."""
+    """A start of the newest version without an id, and with the limits that api knows."""
     ((version_id, version, executions_max, queued_max, revision),) = await stack.rows(_NEWEST, WORKSPACE, workflow)
     return queue_pb2.EnqueueItem(
         start=StartOrder(
@@ -48,7 +49,7 @@ class OneDispatcher:
         self._queue = queue_pb2_grpc.QueueServiceStub(channel)
 
     async def start(self, item: queue_pb2.EnqueueItem) -> str:
-        """One more of these, stored on return; its id."""
+        """Start another execution like this one. It is stored on return. Returns its id."""
         own = queue_pb2.EnqueueItem()
         own.CopyFrom(item)
         own.start.execution_id = str(uuid.uuid4())

@@ -19,13 +19,13 @@ from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 
 # This workflow of the mixed load ends as soon as it has begun.
 QUICK = "chaos-branch"
-# Slept for long enough (10 s and more) to be parked.
+# It sleeps for long enough (10 s and more) to be parked.
 NAP, NAP_DURATION = "chaos-nap", "12s"
-# Never parked: a coordinator holds it all the while.
+# It is never parked, so a coordinator holds it until its end.
 DOZE, DOZE_DURATION = "chaos-doze", "3s"
-# So many are started at once that each coordinator holds some.
+# If this number is started at once, each coordinator holds some.
 DOZES = 4
-# Between two deaths that only serve to bring another service to its point.
+# The pause between two deaths that only bring another service to its point.
 SETTLE_SECONDS = 1.5
 
 
@@ -40,7 +40,7 @@ class Stimuli:
         self._clients = [HastyClient(stack, channel=channel) for channel in self._channels]
         self._operators = [HastyClient(stack, stack.key("system"), channel) for channel in self._channels]
         self._dispatchers: dict[int, OneDispatcher] = {}
-        # The start that one dispatcher is sent, by workflow.
+        # The start that is sent to one dispatcher, by workflow.
         self._items: dict[str, EnqueueItem] = {}
 
     async def prepare(self) -> None:
@@ -62,12 +62,12 @@ class Stimuli:
             "dispatcher.deliver": partial(self.cancel_at, replica),
             "dispatcher.forget": partial(self.cancel_at, replica),
             "dispatcher.wake": self.nap,
-            # Written of what goes on for a while; the rest is over before.
+            # Only an execution that goes on for a while is marked.
             "dispatcher.mark": partial(self.doze_at, replica),
-            # All others are passed by whoever stores and grants an execution, and hears of its end.
+            # A dispatcher passes all other points when it stores and grants an execution and hears of its end.
             "dispatcher": partial(self.start_at, replica),
             "coordinator.parked": self.nap,
-            # Woken again, it is granted to a coordinator that has to read it.
+            # When it wakes, it is granted to a coordinator that has to read it.
             "coordinator.take_over": self.nap,
             "coordinator.released": partial(self.start_what_nobody_can_run_at, 0),
             "session.end": self.end_a_runner
@@ -85,7 +85,7 @@ class Stimuli:
             await client.start(QUICK, request_id=uuid.uuid4().hex, input={"n": 42})
 
     async def crowd(self) -> None:
-        """More at once than the other runners take: the one that has just come back gets its share."""
+        """Start more than the other runners can take at once, so that the runner that has just come back gets some."""
         names = ["chaos-slow"] * 18 + ["chaos-large"] * 8
         await asyncio.gather(*map(self._load.start, names))
         await pause(SETTLE_SECONDS)
@@ -115,7 +115,7 @@ class Stimuli:
             await client.call(ApiKeyServiceStub(channel).CreateApiKey, request)
 
     async def end_a_coordinator(self, how: signal.Signals) -> None:
-        """Each dispatcher has a stream to it, and each gives back what it held."""
+        """Each dispatcher has a stream to it, and each takes back the executions that it held."""
         ready = [each for each in self._stack.entries("coordinator") if each["ready"]]
         if ready:
             await self._sleeping(NAP, NAP_DURATION)
@@ -124,7 +124,7 @@ class Stimuli:
         await pause(SETTLE_SECONDS)
 
     async def end_a_runner(self) -> None:
-        """Each coordinator has a stream to it. In order: its work must not be taken for poison."""
+        """Each coordinator has a stream to it. It is stopped by SIGTERM, so that its work does not count as poison."""
         ready = [each for each in self._stack.entries("runner") if each["ready"]]
         if ready:
             with contextlib.suppress(ProcessLookupError):
@@ -138,19 +138,19 @@ class Stimuli:
         await self._dispatcher(replica).start(self._items[DOZE])
 
     async def start_what_nobody_can_run_at(self, replica: int) -> None:
-        """Its definition is nowhere: no client can bring this about, and what cannot be run must not stay."""
+        """Its definition does not exist. No client can cause this, and such an execution must not stay in the queue."""
         item = EnqueueItem()
         item.CopyFrom(self._items[QUICK])
         item.start.version_id = str(uuid.uuid4())
         await self._dispatcher(replica).start(item)
 
     async def cancel_at(self, replica: int) -> None:
-        """Granted by this one, whose holder therefore acknowledges the message to it."""
+        """This dispatcher grants the execution, so the holder acknowledges the message to it."""
         dispatcher = self._dispatcher(replica)
         await dispatcher.cancel(await dispatcher.start(self._items[DOZE]))
 
     async def hand_back_to(self, replica: int) -> None:
-        """A coordinator that drains gives back to whoever granted."""
+        """A coordinator that drains gives executions back to the dispatcher that granted them."""
         for _ in range(DOZES):
             await self._dispatcher(replica).start(self._items[DOZE])
         await self.end_a_coordinator(signal.SIGTERM)
@@ -161,7 +161,7 @@ class Stimuli:
         return self._dispatchers[replica]
 
     async def _sleeping(self, workflow: str, duration: str) -> str:
-        """A started execution that does nothing but sleep."""
+        """Start an execution that does nothing but sleep."""
         await self._apply_sleeper(workflow, duration)
         return str((await self._load.client.start(workflow, request_id=uuid.uuid4().hex)).id)
 

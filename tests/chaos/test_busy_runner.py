@@ -1,4 +1,4 @@
-"""User code that keeps its runner's event loop: the runner can neither count its grant nor beat, and is at work."""
+"""User code blocks its runner's event loop: the runner can neither count its grant nor beat, but it is at work."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support.stack import running_stack
 MODULES = Path(__file__).with_name("ledger_modules.py")
 SCALE = 0.1
 TIMING = RUN.scaled(SCALE)
-# Long past the time in which a grant is to be sent, and a beat short of the lease.
+# This is much longer than a grant may take to be sent, and one beat shorter than the lease.
 HELD_SECONDS = (TIMING.grant_answer + TIMING.term) / 2
 WORKFLOW = "chaos-hold"
 NODE = {"id": "hold", "module": "ledger.hold@1", "config": {"seconds": HELD_SECONDS}}
@@ -27,7 +27,7 @@ async def test_work_that_keeps_its_runner_from_answering_is_begun_once(ledger: P
         load = Load(stack, ledger, seed=17)
         await load.client.apply(WORKFLOW, [NODE])
         for _ in range(ROUNDS):
-            # One after the other: two of them on one runner would rightly cost it its lease.
+            # They run one after the other, because two of them on one runner would rightly cost it its lease.
             await load.final(await load.start(WORKFLOW))
         begun = Counter(call["effect_key"] for call in calls_in(ledger) if call["phase"] == "begin")
         assert list(begun.values()) == [1] * ROUNDS

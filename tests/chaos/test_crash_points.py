@@ -1,7 +1,8 @@
 """Each service dies at each of its named points, one after the other, while mixed graphs run: nothing is lost.
 
-A point stands before or after a commit, a grant, an acknowledgement or a report. Every replica of the service reads the
-point of its next death from a file; its log says at which it died, so a point that is never reached fails the test.
+A point stands before or after a commit, a grant, an acknowledgement or a report. Every replica of the service reads
+from a file at which point it dies next. Its log names the point at which it died, so a point that is never reached
+fails the test.
 """
 
 import asyncio
@@ -29,16 +30,16 @@ from tests.support.stack import Stack, free_options, running_stack, stack_is_up,
 SERVICES = Path(__file__).resolve().parents[2] / "services"
 MODULES = Path(__file__).with_name("ledger_modules.py")
 REPLICAS = {"api": 1, "dispatcher": 1, "coordinator": 2, "runner": 2}
-# The more share the points, the shorter the supervisor's pauses before each next life.
+# With more replicas, each has fewer points, and the supervisor's pauses before its next life are shorter.
 ARMED = {"api": 4, "dispatcher": 6, "coordinator": 6, "runner": 1}
-# Work that three runners died with in a row is rightly set aside as poison: others stay to take it.
+# Work with which three runners in a row have died is rightly set aside as poison, so other runners stay to take it.
 UNARMED = {"runner": 2}
 EXECUTIONS_MIN = 60
 DEATH_SECONDS = 45
 BOOTSTRAP = "api.bootstrap.before_commit"
-# Passed by a process without work, too: no first life may be meant to end there, or the stack never comes up.
+# A process without work passes this point too. So no first life may end there, or the stack would never come up.
 IDLE = ("batch", "configure", "wake", "partitions", "session.open", "session.renew", "session.sweep")
-# The first life is told by api of the only workspace; a later one hears of it with what it is brought to start.
+# In its first life, api tells it of the only workspace. In a later one, it hears of the workspace with a start.
 LATER = (*IDLE, "limits")
 # These services also die at the points of the sessions that they serve.
 SESSIONS = SERVICES / "chassis" / "session"
@@ -89,7 +90,7 @@ async def _die_at_each(
 ) -> None:
     for place, point in enumerate(points):
         times = points[: place + 1].count(point)
-        # A task group, so that a stimulus that breaks fails the test at once.
+        # This is a task group, so that a stimulus that breaks fails the test at once.
         async with asyncio.TaskGroup() as group:
             provoking = group.create_task(_provoke(stimuli.of(service, point, replica)))
             await until(
@@ -103,7 +104,7 @@ async def _die_at_each(
 
 
 def _arm(plan: Path, point: str) -> None:
-    """Plan the death of the next process; the present one has read its plan already."""
+    """Plan the death of the next process. The present one has read its plan already."""
     plan.write_text(point)
 
 

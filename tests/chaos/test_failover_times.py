@@ -1,4 +1,4 @@
-"""How soon work goes on after a death, with leases as long as in production: the promised times are bounds."""
+"""Work goes on after a death within the promised times, with leases as long as in production."""
 
 import itertools
 import time
@@ -132,7 +132,7 @@ async def _held_by(stack: Stack, holder: str, execution_ids: list[str]) -> list[
 
 
 async def _next_event(stack: Stack, execution_id: str, after: datetime) -> datetime:
-    """When the first run that was granted after the instant was."""
+    """The time of the first grant of a run after this instant."""
     rows = await stack.rows(
         "SELECT min(create_time) FROM coordinator.runs WHERE execution_id = %s::uuid AND create_time > %s",
         execution_id,

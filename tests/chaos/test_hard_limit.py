@@ -1,4 +1,4 @@
-"""Eight dispatchers, one workspace of five slots: never six going, looked at in every commit, also while one dies."""
+"""Eight dispatchers never admit a sixth execution to five slots. Every commit is checked, even while one dies."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
 
 DISPATCHERS = 8
 SLOTS = 5
-# Each dispatcher is sent so many.
+# This number is sent to each dispatcher.
 STARTS = 25
 CALL_SECONDS = 20.0
 END_SECONDS = 90.0
@@ -67,7 +67,7 @@ async def test_eight_dispatchers_never_let_six_of_five_slots_go() -> None:
             killed = stack.kill("dispatcher", DISPATCHERS - 1)
         await until(lambda: waiting(url) == 0, END_SECONDS, "all to have ended")
         await stack.ready_again("dispatcher", DISPATCHERS - 1, killed)
-        # They did contend: the limit was reached, and by more than one of them.
+        # The dispatchers did contend: the limit was reached, and more than one of them took slots.
         assert most_ever_going(url) == SLOTS
         assert claimers(url) > 1
         request = executions_pb2.ListExecutionsRequest(filter="state = SUCCESS", page_size=1_000)

@@ -1,4 +1,4 @@
-"""SIGKILL of each service at random instants while mixed graphs run: nothing is lost, nothing is done again."""
+"""Each service is killed at random instants while mixed graphs run, and nothing is lost or done again."""
 
 import random
 from functools import partial
@@ -55,14 +55,13 @@ async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
 
 
 async def _kill_many(stack: Stack, service: str, kills: int, draw: random.Random) -> None:
-    """Whichever replica is ready, often while its sibling is still coming up.
-
-    Runners are let come up first: work that three runners died with in a row is rightly set aside as poison.
+    """Kill any replica that is ready, often while its sibling is still starting. A killed runner may come up before the
+    next kill, because work with which three runners in a row have died is rightly set aside as poison.
     """
     for _ in range(kills):
         ready = await until(lambda: [each for each in stack.entries(service) if each["ready"]], 30, f"a {service}")
         replica = draw.choice(ready)["replica"]
-        # A life long enough for something to happen in it: the only api must be reached by a client now and then.
+        # A life is long enough for something to happen in it: a client must reach the only api now and then.
         await pause(draw.uniform(0.3, 1.2) if service == "api" else draw.uniform(0.05, 0.6))
         pid = stack.kill(service, replica)
         if service == "runner":

@@ -1,4 +1,4 @@
-"""An answer lost after the commit, at each RPC that changes something: the repeat gets the same answer."""
+"""The answer of each RPC that changes something is lost after the commit. The repeat gets the same answer."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -17,9 +17,9 @@ from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import executions_pb2, workflows_pb2, workspaces_pb2
 
 CALL_SECONDS = 10.0
-# These fields tell of the moment of the answer, not of what was done.
+# These fields depend on the moment of the answer, not on the change.
 _MOMENTARY = {"existing", "updateTime", "change"}
-# An execution goes on between two answers; this of it stays.
+# An execution goes on between two answers, but these fields stay.
 _LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
 _READING = ("Get", "List", "Watch", "Validate")
 
@@ -39,7 +39,7 @@ class Calls:
         return await call(request.SerializeToString(), metadata=self._keys[key], timeout=CALL_SECONDS)
 
     async def unheard(self, method: str, request: Message) -> None:
-        """Worked off to its end, and answered into the void."""
+        """The call is carried out to its end, and its answer is lost."""
         async with answer_lost(self.address) as door:
             options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
             async with grpc.aio.insecure_channel(door.address, options=options) as channel:
@@ -49,14 +49,14 @@ class Calls:
             assert door.swallowed == 1
 
     async def changes(self) -> int:
-        """How many the audit knows of."""
+        """The number of changes that the audit has."""
         ((count,),) = await self._stack.rows("SELECT count(*) FROM api.audit")
         return int(count)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A changing call: how it is asked, and how often what it made is there when it was asked twice."""
+    """A call that changes something, and how often its result exists after it was called twice."""
 
     request: Callable[[Calls], Any]
     count: Callable[[Calls, Any], Any] | None = None
@@ -102,7 +102,7 @@ async def _cancel(calls: Calls) -> executions_pb2.CancelExecutionRequest:
 
 
 async def _apply(calls: Calls) -> workflows_pb2.ApplyWorkflowRequest:
-    """A change under an etag, which the unheard call makes an old one."""
+    """A change under an etag. After the call whose answer is lost, the etag is old."""
     request = _definition(_name("lost"))
     request.etag = (await calls("ApplyWorkflow", request)).workflow.etag
     request.definition["description"] = "new"
@@ -110,7 +110,7 @@ async def _apply(calls: Calls) -> workflows_pb2.ApplyWorkflowRequest:
 
 
 async def _versions(calls: Calls, request: Any) -> int:
-    """Beside the first."""
+    """The number of versions after the first one."""
     listing = workflows_pb2.ListWorkflowVersionsRequest(workflow=request.definition["name"])
     return len((await calls("ListWorkflowVersions", listing)).versions) - 1
 

@@ -1,4 +1,4 @@
-"""PostgreSQL dies, or stands still, under load: what was acknowledged is there, and nothing is done again."""
+"""PostgreSQL dies or stands still under load. Everything acknowledged is still there, and nothing is done again."""
 
 import contextlib
 import signal
@@ -21,7 +21,7 @@ STOPPED_SECONDS = 4.0
 
 @contextlib.asynccontextmanager
 async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[Stack]:
-    """Mixed graphs go on inside the block; after it all is as if nothing had happened."""
+    """Mixed graphs go on inside the block. After it, everything is as if nothing had happened."""
     async with running_stack(
         dispatchers=2, coordinators=2, runners=2, modules=[MODULES], lease_scale=lease_scale
     ) as stack:
@@ -69,7 +69,7 @@ def _standing_still(stack: Stack) -> Iterator[None]:
     server = psutil.Process(stack.up()["postgres"]["pid"])
     stopped: list[psutil.Process] = []
     try:
-        # The server first: it makes no further backend.
+        # The server is stopped first, so that it makes no further backend.
         server.send_signal(signal.SIGSTOP)
         stopped.append(server)
         for backend in server.children(recursive=True):

@@ -1,4 +1,4 @@
-"""A holder is stopped for two terms of its leases and continued: what it still says is refused and shown."""
+"""A holder is stopped for two terms of its leases and continued. Its late messages are refused and logged."""
 
 import time
 from pathlib import Path
@@ -37,7 +37,7 @@ async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_double
                     await pause(STOPPED_SECONDS)
                 await pause(TERM_SECONDS)
         history = await load.history()
-        # Nobody can keep a stopped process from finishing a call that it had begun; its effect key makes it harmless.
+        # Nobody can keep a stopped process from finishing a call that it had begun. The effect key makes it harmless.
         history.calls = _without_late_ends(history.calls, zombies)
         assert _shown(stack, service), "nothing came late: the stop proved nothing"
         assert stack.pid(service, 0) == zombies[0][0], "it ended itself"
@@ -45,7 +45,7 @@ async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_double
 
 
 def _has_work(stack: Stack, service: str, ledger: Path) -> bool:
-    """A call that a stopped runner would be in the midst of; any at all for a coordinator."""
+    """True when a stopped runner would be in the middle of a call. For a coordinator, any call will do."""
     calls = calls_in(ledger)
     pids = {stack.pid("runner", 0)} if service == "runner" else {each["pid"] for each in stack.entries("runner")}
     ended = {call["run"] for call in calls if call["phase"] != "begin"}

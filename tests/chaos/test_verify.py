@@ -1,6 +1,6 @@
-"""`windlass admin verify` finds each breach, and only it: what a stack has stored is falsified, one promise at a time.
+"""`windlass admin verify` finds each breach and no other. The rows of a stack are falsified, one promise at a time.
 
-The stack keeps running; every falsification is rolled back.
+The stack keeps running, and every falsification is rolled back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Told:
     row: str
     retry: str
     branch: str
-    # Their run is under way; that of the first has outlived its coordinator.
+    # Their run is under way. The run of the first one has outlived its coordinator.
     adopted: str
     held: str
 
@@ -68,7 +68,7 @@ async def told() -> AsyncIterator[Told]:
 
 
 async def _taken_over(stack: Stack, execution_id: str) -> None:
-    """The coordinator that holds it dies, and another goes on."""
+    """Kill the coordinator that holds it, and wait until another one goes on."""
     async with await psycopg.AsyncConnection.connect(stack.superuser_url(), autocommit=True) as connection:
 
         async def holder() -> tuple[str, int]:
@@ -93,7 +93,7 @@ async def rows(connection: Connection, sql: str, *params: object) -> list[tuple[
 
 
 class Falsifier:
-    """Rewrites what is stored, inside a transaction that is not to be kept."""
+    """Rewrites stored rows inside a transaction that will be rolled back."""
 
     def __init__(self, connection: Connection, told: Told) -> None:
         self._connection = connection
@@ -118,7 +118,7 @@ class Falsifier:
         await self.run("DELETE FROM coordinator.journal WHERE execution_id = %s", id_)
         for record in records:
             assert isinstance(record.event, ev.Event)
-            # A row for each event, so that each can be falsified by itself.
+            # Each event gets a row, so that each can be falsified by itself.
             row = seal(id_, record.seq, record.epoch, record.event.time, [encode_event(record.event)])
             await self.run(
                 "INSERT INTO coordinator.journal (execution_id, last_seq, epoch, events) VALUES (%s, %s, %s, %s)",
@@ -126,7 +126,7 @@ class Falsifier:
             )
 
     async def with_events(self, id_: str, change: Callable[[list[ev.Event]], list[ev.Event]]) -> None:
-        """The journal with other events, each record under the epoch of the grant before it."""
+        """Replace the events of the journal. Each record has the epoch of the grant before it."""
         events = change([record.event for record in await self.journal(id_) if isinstance(record.event, ev.Event)])
         records: list[Stored] = []
         epoch = 0
@@ -153,7 +153,7 @@ Falsify = Callable[[Falsifier], Awaitable[None]]
 Change = Callable[[list[ev.Event]], list[ev.Event]]
 
 
-# Each breaks the promise that its name begins with. First those that are statements about one execution.
+# The name of each begins with the promise that it breaks. These are single statements about one execution.
 
 EXECUTIONS = "UPDATE coordinator.executions"
 RUNS = "UPDATE coordinator.runs"
@@ -354,7 +354,7 @@ PERMITTED: dict[str, Falsify] = {
 
 
 async def _ask_again(false: Falsifier, before: int) -> None:
-    """The key of the one becomes that of the other, which was asked for so much earlier."""
+    """Give one execution the key of another one, as if it had been asked for earlier by this interval."""
     (record, *_) = await false.journal(false.told.retry)
     assert isinstance(record.event, ev.ExecutionStarted)
     key = record.event.origin.request_id

@@ -1,4 +1,4 @@
-"""`windlass admin verify` on a stack: every promise that rows can show, with the number of cases it saw."""
+"""Runs `windlass admin verify` on a stack, which checks every promise that rows can show and counts its cases."""
 
 import asyncio
 import json
@@ -11,9 +11,9 @@ from tests.support.stack import Stack
 
 # Any workload must have shown at least one case of each of these.
 SHOWN = {"S1", "S2", "S3", "S6", "S7", "S8", "S9", "S10", "S11", "S12"}
-# And one whose starts have request keys, while something of it is going.
+# A workload whose starts have request keys shows these too, while some of it is going.
 SHOWN_UNDER_LOAD = SHOWN | {"S4", "S5", "S13", "S14"}
-# And one of which a coordinator was lost with runs under way.
+# A workload that has lost a coordinator while runs were under way shows this too.
 TAKE_OVER = "S26"
 HELD = 3
 
@@ -33,7 +33,7 @@ async def verify(stack: Stack, shown: set[str] = SHOWN) -> None:
 
 
 async def verify_history(stack: Stack, load: Load, history: History, *also: str) -> None:
-    """Nothing is lost and nothing is done again; the stack still works, and its rows keep the promises."""
+    """Check that nothing is lost or done again, that the stack still works, and that its rows keep the promises."""
     assert not faults_of(history)
     assert all(cases(history).values()), cases(history)
     await load.final(await load.start("chaos-row"))

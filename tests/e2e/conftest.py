@@ -16,7 +16,7 @@ from windlass.api.v1 import executions_pb2, resources_pb2
 class World(NamedTuple):
     stack: Stack
     client: Client
-    # ADMIN of another workspace, and an execution there.
+    # The ADMIN of another workspace, and an execution there.
     rival: Client
     rival_execution: str
 
@@ -35,7 +35,7 @@ async def spans() -> AsyncIterator[Collector]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def world(shared_stack: Stack) -> AsyncIterator[World]:
-    """Two workspaces, each with a workflow; at the end one must still run."""
+    """Two workspaces, each with a workflow. At the end, a workflow must still run."""
     rival, client = await new_workspace(shared_stack, "rival", executions_max=5), Client(shared_stack)
     await rival.apply("theirs", [{"id": "a", "module": "noop@1"}])
     execution = await rival.run("theirs")

@@ -1,7 +1,8 @@
-"""Requests that are malformed, unknown, foreign or too much get their own code and reason, and change nothing.
+"""A malformed, unknown, foreign or excessive request gets its own code and reason, and changes nothing.
 
-Two corpora against a running stack: one made from the descriptors (every field of every public method, broken in
-every way that its type knows), one of cases with a name. Each answer is looked through for what must not get out.
+There are two corpora against a running stack. One is made from the descriptors: every field of every public method is
+broken in every way that its type allows. The other has named cases. Each answer is searched for text that must not get
+out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.support.nested import nested_struct, with_tag
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
 
-# The promise; what is slower is cut here and shows as DEADLINE_EXCEEDED.
+# The promised time. A slower answer is cut here and shows as DEADLINE_EXCEEDED.
 ANSWER_SECONDS = 1.0
 UNKNOWN_ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
 LEAKS = ("Traceback", "psycopg", 'File "', "SELECT ", "INSERT ", "services.", "asyncio", "Exception", "127.0.0.1")
@@ -63,7 +64,7 @@ def structured(document: dict[str, Any]) -> struct_pb2.Struct:
 async def answer(
     world: World, name: str, raw: bytes, metadata: list[tuple[str, str]] | None = None, seconds: float = ANSWER_SECONDS
 ) -> RemoteError:
-    """How the method answers these bytes."""
+    """The answer of the method to these bytes."""
     key = "system" if name in OF_SYSTEM else "admin"
     channel: Any = world.stack.channel()
     try:
@@ -76,7 +77,7 @@ async def answer(
 
 
 async def rows(stack: Stack) -> dict[str, int]:
-    """How many there are of everything that a request could add."""
+    """The number of rows in each table to which a request could add one."""
     own = (f"api.{table}" for table in ("workflows", "workflow_versions", "workspaces", "api_keys", "audit"))
     return await stack.counts(*own, "coordinator.executions", "coordinator.journal")
 
@@ -99,7 +100,7 @@ def base(name: str) -> Any:
 
 
 def scalar_fields(descriptor: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldDescriptor]]:
-    """Every field of a request that holds one value, those of inner messages too; free JSON and maps are apart."""
+    """Every field of a request that holds one value, also in inner messages. Free JSON and maps are tested apart."""
     for field in descriptor.fields:
         if field.message_type is None:
             if not field.is_repeated:
@@ -144,7 +145,7 @@ def generated() -> Iterator[Broken]:
                 yield Broken(name, f"{what}-{'.'.join(path)}", with_value(name, path, value))
 
 
-# Without a field, or with text that may be anything, a request is still one.
+# A request without a field, or with another free text, is still well formed.
 FINE_WHEN = ("empty", "strange", "greatest", "bad-utf8", "oversized-requests.request_id")
 
 
@@ -197,7 +198,7 @@ def listing(**fields: Any) -> tuple[str, Any]:
 
 
 NODE = {"id": "a", "module": "noop@1"}
-# By what they are answered with.
+# The requests by the code and reason of their answer.
 CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
     ("INVALID_ARGUMENT", "INPUT_MISMATCH"): {
         "input that does not fit": start(workflow="ours", input=structured({"id": "x"})),

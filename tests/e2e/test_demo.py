@@ -1,4 +1,4 @@
-"""`make demo` ends by itself with a result, and what it tells a person to type works as printed."""
+"""`make demo` ends by itself with a result, and the commands that it prints work as printed."""
 
 import re
 import shlex

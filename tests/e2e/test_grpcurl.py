@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORTS = {"127.0.0.1:7401": "api", "127.0.0.1:7402": "dispatcher", "127.0.0.1:7403": "coordinator",
          "127.0.0.1:7404": "runner"}  # fmt: skip
 SCRIPT_SECONDS = 120
-# Notes of each call what was asked, what came, and how it ended; also of one inside $( ).
+# Records the request, the answer and the exit code of each call, also of one inside $( ).
 RECORDER = """
 grpcurl() {
     local n=$(( $(cat "$CALLS/count") + 1 )); echo $n > "$CALLS/count"
@@ -45,7 +45,7 @@ class Call:
 
     @property
     def answers(self) -> list[Any]:
-        """One, or those of a stream."""
+        """The answer of a call, or the answers of a stream."""
         decoder, rest, found = json.JSONDecoder(), self.out.strip(), []
         while rest:
             value, end = decoder.raw_decode(rest)

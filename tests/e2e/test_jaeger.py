@@ -1,4 +1,4 @@
-"""The same tree in Jaeger: a real one, version 2, in memory, asked through its HTTP query API as its page asks."""
+"""Jaeger shows the same tree. It is a real Jaeger 2 in memory, and is asked by its HTTP query API, as its page does."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ class Jaeger:
         return f"http://127.0.0.1:{self.otlp}"
 
     async def ask(self, path: str) -> Any:
-        """None while it does not answer, or not with 200."""
+        """The answer; None while there is none, or its status is not 200."""
 
         def fetch() -> Any:
             with (
@@ -128,7 +128,7 @@ async def test_jaeger_shows_an_execution_as_one_tree_and_finds_it_by_its_id(stac
     assert {process["serviceName"] for process in trace["processes"].values()} == SERVICES
     (execute,) = (span for span in trace["spans"] if span["operationName"] == "run.execute")
     assert ("execution.id", execution.id) in [(tag["key"], tag["value"]) for tag in execute["tags"]]
-    # The way back: from an id in a log or a ticket to the trace.
+    # This is the way back from an id in a log or a ticket to the trace.
     tags = urllib.parse.quote(json.dumps({"execution.id": execution.id}))
 
     async def found() -> list[Any]:

@@ -1,5 +1,5 @@
-"""Bad input as large as a message may be has its answer within the second, too: size is not looked through to its end
-by anything that is asked before the size is."""
+"""Bad input of the largest size that a message may have is answered within a second too: nothing reads it to its end
+before its size is checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.api.v1 import executions_pb2
 
 
 def listed(values: int) -> bytes:
-    """`{"x": [null, …]}`: two bytes each, the least that a value has."""
+    """`{"x": [null, …]}`. Each null has two bytes, and no value has fewer."""
     return with_tag(1, with_tag(1, b"x") + with_tag(2, with_tag(6, b"\x0a\x00" * values)))
 
 

@@ -1,4 +1,4 @@
-"""Each process tells what it does under the names that operators are promised, with values that move with the work."""
+"""The metrics of each process have the names that operators are promised, and values that follow the work."""
 
 from collections.abc import AsyncIterator
 
@@ -28,7 +28,7 @@ PROMISED = {
     },
     "runner": {"runner_runs_ended_total", "runner_runs_going"},
 }
-# Measured every ten seconds, and only for workspaces with work.
+# These are measured every ten seconds, and only for workspaces with work.
 PER_WORKSPACE = {
     "dispatcher_queue_depth",
     "dispatcher_queue_age_seconds",
@@ -102,7 +102,7 @@ async def test_work_moves_what_counts_it(stack: Stack, client: Client) -> None:
     assert growth("coordinator", "coordinator_execution_retries_sum") == EXECUTIONS * RETRIES
     assert growth("coordinator", "coordinator_lease_latency_seconds_count") == runs
     assert growth("runner", "runner_runs_ended_total") == runs
-    # A start, a lease, an outcome and an end for each, and what the retries add; never more appends than events.
+    # Each has a start, a lease, an outcome and an end, and retries add some. There are never more appends than events.
     assert growth("coordinator", "coordinator_flush_events_sum") >= runs * 2 + EXECUTIONS * 2
     appends = growth("coordinator", "coordinator_flush_seconds_count")
     assert 0 < appends == growth("coordinator", "coordinator_flush_events_count")
@@ -137,7 +137,7 @@ async def test_queue_slots_and_leases_are_shown_per_workspace_while_it_has_work(
 
 
 async def test_executions_that_cannot_start_are_counted(stack: Stack) -> None:
-    """Its definition is gone when its turn comes."""
+    """The definition is deleted before their turn comes."""
     workspace = await new_workspace(stack, "doomed", executions_max=1)
     await workspace.apply("first", [{"id": "hold", "module": "delay@1", "config": {"duration": "60s"}}])
     await workspace.apply("lost", [{"id": "only", "module": "noop@1"}])
@@ -158,7 +158,7 @@ async def test_executions_that_cannot_start_are_counted(stack: Stack) -> None:
 
 
 async def test_an_end_after_a_take_over_is_counted_once(stack: Stack, client: Client) -> None:
-    """A parked execution is granted again for its cancel: adopted and ended in one turn."""
+    """A parked execution is granted again for its cancel, so it is adopted and ended in one turn."""
     parked = "coordinator_executions_parked_total"
     before = await scrape(stack, "coordinator")
     started = await client.start("asleep")

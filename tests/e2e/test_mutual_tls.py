@@ -1,4 +1,4 @@
-"""A stack as production runs it: services know each other by certificates, everybody else shows a key."""
+"""A stack runs as in production: services know each other by certificates, and everybody else shows a key."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ async def secured(database: Database, tmp_path_factory: pytest.TempPathFactory) 
 
 
 async def ending(channel: grpc.aio.Channel, method: str, *metadata: tuple[str, str]) -> tuple[str, str]:
-    """How a call of that method ends that says nothing: the code and, where a service gave one, the reason."""
+    """The end of an empty call of that method: the code and, if a service gave one, the reason."""
     call: Any = channel.unary_unary(method)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"", metadata=metadata, timeout=SECONDS)

@@ -19,7 +19,7 @@ SUCCESS = resources_pb2.Execution.SUCCESS
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(shared_stack: Stack) -> Client:
-    """Made inside the loop: gRPC takes the one that it finds, and tests that have one each leave none behind."""
+    """It is made inside the event loop, because gRPC uses the loop that it finds, and each test closes its own."""
     return Client(shared_stack)
 
 

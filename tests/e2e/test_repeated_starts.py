@@ -1,5 +1,5 @@
-"""A start is asked for again under its request_id, after what it was checked against has changed: the first execution
-answers all the same. And in a batch each start is judged by itself.
+"""A start is repeated under its request_id after the workflow has changed, and is still answered with the first
+execution. In a batch, each start is judged by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.api import Client
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 
-# The promise to whoever sends what is wrong, alone or among others.
+# The promised time for the answer to a wrong request, alone or among others.
 ANSWER_SECONDS = 1.0
 NODES = [{"id": "a", "module": "noop@1"}]
 Start = executions_pb2.StartExecutionRequest
@@ -48,7 +48,7 @@ async def refusal(client: Client, request: Start) -> RemoteError:
 
 
 async def batch(client: Client, *requests: Start) -> list[Any]:
-    """The result of each, or the reason why not."""
+    """The result of each start, or the reason of its refusal."""
     answer = await client.executions.BatchStartExecutions(
         executions_pb2.BatchStartExecutionsRequest(requests=requests), metadata=client.metadata, timeout=ANSWER_SECONDS
     )

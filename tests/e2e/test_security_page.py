@@ -1,4 +1,4 @@
-"""docs/security.md, run as it is printed: an authority, four services that know each other by it, and their callers."""
+"""The commands of docs/security.md work as printed: they make an authority and four services, and call them."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ PAGE = TREE / "docs/security.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 SCRIPT_SECONDS = 100
-# A reader would look whether the api is up; here it is asked until it answers.
+# A reader would see whether the api is up. Here it is asked until it answers.
 BEFORE = "set -eu; trap 'kill $(jobs -p); wait' EXIT\n"
 UNTIL_UP = """
 until windlass workflow list --key-file home/admin.key --address 127.0.0.1:7501 --authority-file authority.pem
@@ -65,7 +65,7 @@ def run(place: Path, database_url: str) -> str:
     told_first = {
         "DATABASE_URL": database_url,
         "PATH": f"{TREE / '.venv/bin'}:{os.environ['PATH']}",
-        # The page's own are the usual ports, which others of this machine may have.
+        # The page uses the usual ports, which other processes of this machine may have.
         "WINDLASS_METRICS_ADDRESS": "127.0.0.1:0",
     }
     with (place / "told").open("w") as told:

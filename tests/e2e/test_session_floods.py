@@ -1,8 +1,8 @@
-"""Holders that break the session's protocol, or never stop talking, on the wire of a running stack.
+"""Holders break the protocol of the session, or never stop sending, on the wire of a running stack.
 
 A hand-made client with a rightful key stands beside the stack's own runner and coordinator, at both hops. It is told
-what it did, in the words of the protocol; and whatever it does costs nobody else anything: the services serve on, what
-runs keeps its lease, what is started ends, the memory of the flooded process is bounded, and no row changes.
+its fault in the words of the protocol. Nobody else is harmed: the services go on, runs keep their leases, started
+executions end, the memory of the flooded process is bounded, and no row changes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from windlass.coordinator.v1 import sessions_pb2 as runs
 from windlass.dispatcher.v1 import sessions_pb2 as executions
 from windlass.types.v1 import session_pb2
 
-# The promise to whoever sends what is wrong.
+# The promised time for the answer to a wrong frame.
 ANSWER_SECONDS = 1.0
-# Until a flood is over: no promise, only that the test ends.
+# The longest time for a flood. It is not promised, and only makes the test end.
 FLOOD_SECONDS = 60.0
 GROWTH_BYTES_MAX = 100 * 1024 * 1024
 UNKNOWN_ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
@@ -49,7 +49,7 @@ SESSIONS = 300
 
 
 class Target(NamedTuple):
-    """A hop of a running stack, for whichever process."""
+    """A hop of a running stack, in either of the two services."""
 
     service: str
     address: str
@@ -100,7 +100,7 @@ HOPS = {
 
 
 class Session:
-    """One stream on which a test says what it likes."""
+    """One stream on which a test sends any frames."""
 
     def __init__(self, target: Target, seconds: float) -> None:
         self.hop = hop = target.hop
@@ -195,7 +195,7 @@ def held_of(hop: Hop, count: int) -> Any:
     return frame
 
 
-# Some, said before or after an attach; what the rules answer to each frame in each state is in the tests of the rules.
+# Some frames, sent before or after an attach. The tests of the rules have the answer to each frame in each state.
 WRONG: dict[str, tuple[bool, Callable[[Hop], Any], str]] = {
     "nothing": (False, lambda hop: hop.frame(), "ATTACH_EXPECTED"),
     "a second attach": (True, lambda hop: attach_of(hop, "second"), "ATTACHED_ALREADY"),
@@ -221,7 +221,7 @@ async def test_wrong_frame_is_told_and_ends_the_stream(stack: Stack, hop: Hop, c
     assert await rows(stack) == before
 
 
-# Two bytes each are the least that an item has. A list in any other place of a frame is counted in the same way.
+# No item has fewer than two bytes. A list in any other place of a frame is counted in the same way.
 REFUSED = {
     "no frame": (b"\xff\xff\xff\xff", "INVALID_ARGUMENT", "INVALID_REQUEST"),
     "a million reports": (b"\x12\x00" * 1_000_000, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE"),
@@ -231,7 +231,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", sorted(REFUSED))
 async def test_bytes_that_break_the_protocol_end_the_stream_alone(stack: Stack, hop: Hop, what: str) -> None:
-    """They are refused unread, with a status; other callers are served meanwhile."""
+    """They are refused with a status before they are read. Other callers are served meanwhile."""
     frame, code, reason = REFUSED[what]
     async with session(hop.on(stack)) as holder:
         await holder.attach()
@@ -300,7 +300,7 @@ async def bad_reports(target: Target) -> None:
 
 
 async def reports_unread(target: Target) -> None:
-    """Large names, so that the answers fill what lies between. It is given up as if it had gone."""
+    """The names are large, so that the answers fill the buffers. The holder is given up as if it had gone."""
     reports = [report_of(target.hop, number, stranger_of(target.hop), 1) for number in range(100)]
     for report in reports:
         report.head.report_id = report.head.report_id.rjust(NAME_MAX, "0")
@@ -330,7 +330,7 @@ async def notes_and_refusals(target: Target) -> None:
         frame.message_acks.extend([f"none{number}" for number in range(100)])
     async with session(target, FLOOD_SECONDS) as holder:
         await holder.attach()
-        # It beats all the while: a holder that does not is ended as silent, however much else it says.
+        # It also beats: a holder without beats is ended as silent, however much else it sends.
         for number in range(1, 101):
             await holder.say(*[frame.SerializeToString()] * 10)
             await holder.say(control_of(target.hop, beat={"number": number, "full": True}))
@@ -355,7 +355,7 @@ async def full_frames(target: Target) -> None:
 
 
 async def credit(target: Target) -> None:
-    """Stated up and down, never used."""
+    """Credit is raised and lowered, and never used."""
     async with session(target, FLOOD_SECONDS) as holder:
         await holder.attach()
         for number in range(1, FRAMES + 1):
@@ -363,7 +363,7 @@ async def credit(target: Target) -> None:
 
 
 async def many_sessions(target: Target) -> None:
-    """Half of them dropped without a word, half as soon as they are attached."""
+    """Half of them are dropped without a frame, the others as soon as they are attached."""
     for number in range(SESSIONS):
         async with session(target, FLOOD_SECONDS) as holder:
             if number % 2:
@@ -411,7 +411,7 @@ async def test_flood_costs_nobody_else_anything(stack: Stack, hop: Hop, flood: s
         grown = process.memory_info().rss - memory
         assert grown < GROWTH_BYTES_MAX
         assert stack.pid(hop.service) == pid
-        # Their events are those of one start, one run, one end each.
+        # Each has the events of one start, one run and one end.
         after = await rows(stack)
         assert after["coordinator.executions"] == before["coordinator.executions"] + started
         assert after["coordinator.runs"] == before["coordinator.runs"] + started
@@ -426,7 +426,7 @@ async def test_flood_costs_nobody_else_anything(stack: Stack, hop: Hop, flood: s
 
 @contextlib.asynccontextmanager
 async def under_way(stack: Stack) -> AsyncIterator[resources_pb2.Run]:
-    """A run in the hands of the stack's own runner, until it is cancelled."""
+    """A run at the stack's own runner, until it is cancelled."""
     client = Client(stack)
     execution = await client.start("long")
 
@@ -442,7 +442,7 @@ async def under_way(stack: Stack) -> AsyncIterator[resources_pb2.Run]:
 
 
 async def assert_refusing(client: Client) -> None:
-    """A caller who sends what is wrong is told so in time."""
+    """Check that a caller with a wrong request is told so in time."""
     request = executions_pb2.StartExecutionRequest(workflow="ghost")
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await client.executions.StartExecution(request, metadata=client.metadata, timeout=ANSWER_SECONDS)

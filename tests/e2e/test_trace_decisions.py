@@ -18,7 +18,7 @@ from windlass.api.v1 import resources_pb2
 STATE = resources_pb2.Execution
 TRACES_PER_SECOND = 2
 BATCH = 60
-# Long enough for a kill in the middle, on a busy machine.
+# It lasts long enough for a kill in the middle, on a busy machine.
 SLOW_STEP = "3s"
 
 
@@ -44,7 +44,7 @@ async def client(stack: Stack) -> Client:
 
 
 async def everything_has_come(client: Client, spans: Collector) -> None:
-    """Each process exports in order, so what a later execution leaves in all of them comes after what was before."""
+    """Each process exports in order, so the spans of a later execution come after all spans of the earlier ones."""
     last = new_trace(sampled=True)
     await client.run("quick", ("traceparent", last.header()))
 
@@ -62,7 +62,7 @@ async def test_beyond_the_rate_nothing_is_traced(client: Client, spans: Collecto
     ids = {execution.trace_id for execution in ended}
     assert len(ids) == BATCH
     traced = ids & spans.trace_ids
-    # The bucket's content, and what flowed into it while the batch was taken apart.
+    # The bucket's content, and the tokens that it gained while the batch was read.
     assert TRACES_PER_SECOND <= len(traced) <= TRACES_PER_SECOND + BATCH // 10
     for trace_id in traced:
         trace = await spans.trace(trace_id, names=["coordinator.complete"])
@@ -74,7 +74,7 @@ async def test_beyond_the_rate_nothing_is_traced(client: Client, spans: Collecto
 async def test_decision_outlives_its_coordinator(
     stack: Stack, client: Client, spans: Collector, is_sampled: bool
 ) -> None:
-    """The holder dies in the middle; whoever takes over goes on with the trace, or with there being none."""
+    """The holder dies in the middle. Its successor continues the trace, or continues without one."""
     outer = new_trace(is_sampled)
     execution = await client.start("stepwise", ("traceparent", outer.header()))
     holder = await _holder(stack, client, execution.id)
@@ -97,12 +97,12 @@ async def test_decision_outlives_its_coordinator(
         lease = trace.parent_of(execute)
         assert lease is not None, str(trace)
         assert lease.attributes["run.id"] == execute.attributes["run.id"]
-    # Only the caller's own span is not among what was sent here.
+    # Only the caller's own span was not sent here.
     assert [span.name for span in trace.orphans] == ["api.StartExecution"], str(trace)
 
 
 async def test_a_collector_that_is_away_costs_spans_only() -> None:
-    """Executions go on, and the stack still ends in its time, which leaving `running_stack` asserts."""
+    """Executions go on, and the stack still ends in its time, as `running_stack` asserts at its end."""
     nobody = f"http://127.0.0.1:{free_port()}"
     async with running_stack(otlp_endpoint=nobody) as stack:
         client = Client(stack)

@@ -1,4 +1,4 @@
-"""One execution reads as one story: the spans of all four services, received as any collector receives them."""
+"""The spans of all four services make one story of an execution. They are received as any collector receives them."""
 
 import asyncio
 import functools
@@ -24,7 +24,7 @@ ONE_NODE = [{"id": "only", "module": "noop@1"}]
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def stack(spans: Collector) -> AsyncIterator[Stack]:
     async with running_stack(dispatchers=2, coordinators=2, otlp_endpoint=spans.endpoint) as made:
-        # It is up once its runner can work for one coordinator; at another an execution would wait for it, and say so.
+        # The stack is up once its runner can work for one coordinator. At another one an execution would wait for it.
         for replica in range(2):
             await eventually(functools.partial(has_runner, made, replica), 20.0, "the runner at each coordinator")
         yield made
@@ -44,7 +44,7 @@ async def client(stack: Stack) -> Client:
 async def traced(
     client: Client, spans: Collector, name: str, nodes: list[dict[str, Any]], *, count: int = 1, **more: Any
 ) -> tuple[resources_pb2.Execution, Trace]:
-    """An execution of these nodes, and its trace once it has so many spans."""
+    """An execution of these nodes, and its trace once it has this number of spans."""
     await client.apply(name, nodes, **more)
     execution = await client.run(name)
     return execution, await spans.trace(execution.trace_id, names=EVERY_HOP, count=count)
@@ -130,7 +130,7 @@ async def test_parallel_nodes_and_their_join_are_one_tree(client: Client, spans:
 
 
 async def test_waiting_for_a_runner_is_visible(client: Client, spans: Collector) -> None:
-    """More at once than the one runner has room for."""
+    """There are more at once than the one runner has room for."""
     nodes = [
         {"id": f"n{number}", "module": "delay@1", "config": {"duration": "0.3s"}}
         for number in range(3 * RUNNER_CONCURRENCY)
@@ -144,7 +144,7 @@ async def test_waiting_for_a_runner_is_visible(client: Client, spans: Collector)
 
 
 async def test_a_very_large_execution_goes_on_in_a_linked_trace(client: Client, spans: Collector) -> None:
-    """After a thousand runs a numbered segment begins; the two traces name each other, and runs name theirs."""
+    """After a thousand runs a numbered segment begins. The traces name each other, and runs name their own trace."""
     beyond = 5
     nodes = [{"id": f"n{number}", "module": "noop@1"} for number in range(1_000 + beyond)]
     await client.apply("large", nodes)
@@ -190,7 +190,7 @@ async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(client: Cl
 
 
 async def test_queueing_for_a_slot_is_visible(stack: Stack, client: Client, spans: Collector) -> None:
-    """Two executions that want the one slot of a workspace: the second one's wait lasts as long as the first."""
+    """Two executions want the one slot of a workspace, so the second one waits for as long as the first one lasts."""
     alone = await new_workspace(stack, "one-slot", executions_max=1)
     await alone.apply("slow", [{"id": "hold", "module": "delay@1", "config": {"duration": "0.4s"}}])
     started = await alone.start_many("slow", 2)
@@ -204,7 +204,7 @@ async def test_queueing_for_a_slot_is_visible(stack: Stack, client: Client, span
 
 @pytest.mark.chaos
 async def test_death_of_a_runner_is_part_of_the_story(stack: Stack, client: Client, spans: Collector) -> None:
-    """The lease that died with it is there with its error; what it did is told by its successor alone."""
+    """The lease that died with it is there with its error. Only its successor reports the work."""
     await client.apply("outlived", [{"id": "hold", "module": "delay@1", "config": {"duration": "1.5s"}}])
     execution = await client.start("outlived")
 

@@ -1,4 +1,4 @@
-"""`windlass up` as a person meets it: one command, one home, nothing left behind, whatever is killed."""
+"""`windlass up`, as a person uses it, is one command with one home, and leaves nothing behind, whatever is killed."""
 
 import asyncio
 import json
@@ -184,7 +184,8 @@ async def test_stack_comes_back_after_a_kill_of_everything(home: Path) -> None:
 
     stack = await start_stack(options)
     await stack_is_up(stack)
-    for pid in sorted(stack.seen, key=lambda pid: pid != stack.process.pid):  # the supervisor first: no order at all
+    # The supervisor is killed first, so nothing ends in order.
+    for pid in sorted(stack.seen, key=lambda pid: pid != stack.process.pid):
         os.kill(pid, signal.SIGKILL)
     await stack.process.wait()
     async with running_stack(home=home, port_offset=options.port_offset) as again:
@@ -210,7 +211,7 @@ async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home
         assert stack.up()["postgres"] == {"pid": None, "host": "127.0.0.1", "port": some(stack.postgres).port}
         assert windlass("list", "--home", home).returncode == 0
         assert stack.home.operator_url_file.stat().st_mode & 0o777 == 0o600
-        verified = windlass("admin", "verify", "--home", home)  # of the database that the home knows of
+        verified = windlass("admin", "verify", "--home", home)  # in the database that the home knows
         assert verified.returncode == 0, verified.stderr
         killed = stack.kill("runner")
         await until(lambda: not stack.entries("runner"), ENDED_SECONDS, "up.json to forget the dead runner")
@@ -224,7 +225,7 @@ async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home
 
 
 def when_ended(pid: int, look: Callable[[], list[int]]) -> asyncio.Future[list[int]]:
-    """The answer of `look` at the moment at which the process has ended."""
+    """The answer of `look` at the moment when the process has ended."""
     loop, handle = asyncio.get_running_loop(), os.pidfd_open(pid)
     seen: asyncio.Future[list[int]] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""A watch and a wait outlive whoever serves them: the client sees one sequence, each event once, and the end."""
+"""A watch and a wait outlive the processes that serve them: the client sees each event once, in order, and the end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from windlass.api.v1 import executions_pb2, resources_pb2
 
 SUCCESS = resources_pb2.Execution.SUCCESS
 WATCH_SECONDS = 60.0
-# Steps enough for several deaths in the middle.
+# There are enough steps for several deaths in the middle.
 STEPS = 12
 
 

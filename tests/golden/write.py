@@ -25,7 +25,7 @@ class Scene(NamedTuple):
 
 
 def _well(story: Story) -> None:
-    """Everything that may happen on the way to a good end."""
+    """Everything that may happen before a good end."""
     story.start(input=b'{"wait":"7s"}', labels=(("region", "eu"), ("team", "a")), caller="ann", priority=5)
     story.assign("fetch")
     story.when(ReportStarted(1, story.run("fetch").epoch, story.now))

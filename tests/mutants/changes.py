@@ -1,8 +1,8 @@
 """The places of a mutant's change, and the kinds of change.
 
 A place is a name in a folder (`live_run`, `PollLoop.run_once`, a constant of a module), found in the syntax tree of
-whichever file defines it. A change says what is done wrong there in terms of the code's meaning (a column is not
-compared, a call is taken to answer True), so neither a reworded line nor a moved file breaks it.
+whichever file defines it. A change is described by the meaning of the code (a column is not compared, a call always
+answers True), so neither a reworded line nor a moved file breaks it.
 """
 
 import ast
@@ -114,7 +114,7 @@ def not_compared(name: str) -> Change:
 
 
 def only_known(name: str) -> Change:
-    """`found == name` becomes `found is not None`: that there is one is enough."""
+    """`found == name` becomes `found is not None`, so any value is enough."""
 
     def instead(node: ast.expr) -> ast.expr | None:
         match node:
@@ -137,8 +137,8 @@ def taken_as(what: str, value: str) -> Change:
 
 
 def answered(function: str, value: str, where: str = "") -> Change:
-    """Calls of the function, whoever has it, stand for another expression; `where` limits them to those that mention
-    a name. `{receiver}` and `{arguments}` in the expression are those of the call.
+    """Calls of the function, on any object, stand for another expression; `where` limits them to those that mention a
+    name. `{receiver}` and `{arguments}` in the expression are those of the call.
     """
 
     def instead(node: ast.expr) -> ast.expr | None:

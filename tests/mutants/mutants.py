@@ -1,7 +1,7 @@
-"""Small wrongs, one for each class of mistake that would break a promise, each with the test that must notice it.
+"""Small faults, one for each kind of mistake that would break a promise, each with the test that must notice it.
 
-A mutant is a change of what one name in one folder means (changes.py), wherever the file and its lines are. When the
-name goes, test_mutants.py says so, and the mutant is aimed anew.
+A mutant changes the meaning of one name in one folder (changes.py), wherever the file and its lines are. When the name
+has gone, test_mutants.py says so, and the mutant has to name the new one.
 """
 
 from typing import Final, NamedTuple
@@ -53,7 +53,7 @@ FENCES: Final = [
     ),
     Mutant(
         "epoch_dropped_from_the_hand_back",
-        *(_DISPATCHER, "_HAND_BACK", sql_not_compared("epoch")),
+        *(_DISPATCHER, "locked_leases", not_compared("epoch")),
         "test_grants_handed_back_wait_again_but_never_anothers",
     ),
     Mutant(

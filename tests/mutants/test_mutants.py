@@ -1,4 +1,4 @@
-"""The tests are tested: each mutant is put into a copy of the tree, where the test that is named for it must fail."""
+"""The tests are tested: each mutant is put into a copy of the tree, where the test that it names must fail."""
 
 import ast
 import os
@@ -41,7 +41,7 @@ def test_mutant_finds_its_place_and_its_test(mutant: Mutant) -> None:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A copy of what the tests need."""
+    """A copy of the files that the tests need."""
     copy = tmp_path_factory.mktemp("mutants")
     for name in COPIED:
         if (ROOT / name).is_dir():
@@ -53,7 +53,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def run(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:
-    """The copy comes before the installed tree; bytecode of another mutant must not be taken for this one's."""
+    """The copy comes before the installed tree, and bytecode of another mutant must not be taken for this one's."""
     paths = (tree, tree / "client", tree / "protos/gen")
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, paths)), PYTHONDONTWRITEBYTECODE="1")
     return subprocess.run(

@@ -20,7 +20,7 @@ CALL_SECONDS = 20.0
 WAIT_SECONDS = 15
 
 
-# Every method of the public services, by its name.
+# Every method of the public services by its name.
 METHODS: dict[str, MethodDescriptor] = {
     method.name: method
     for file in (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
@@ -34,7 +34,7 @@ def path_of(method: MethodDescriptor) -> str:
 
 
 def method_on(channel: Any, method: MethodDescriptor) -> Any:
-    """The method on a channel. It takes bytes, so that a test can send what is no request."""
+    """The method on a channel. It takes bytes, so that a test can send bytes that are not a request."""
     make = channel.unary_stream if method.server_streaming else channel.unary_unary
     return make(
         path_of(method),
@@ -68,8 +68,8 @@ class Served(Protocol):
 
 
 class Client:
-    """A client in the workspace of its key; without a key, the ADMIN of `default`. It calls the first api unless it is
-    given a channel to another."""
+    """A client in the workspace of its key. Without a key, it is the ADMIN of `default`. It calls the first api unless
+    it is given a channel to another one."""
 
     call_seconds = CALL_SECONDS
 
@@ -89,7 +89,7 @@ class Client:
         await self.call(self.workflows.ApplyWorkflow, request)
 
     async def start(self, workflow: str, *extra: tuple[str, str], wait: int = 0, **fields: Any) -> Execution:
-        """Enqueued; with `wait`, in seconds, waited for."""
+        """Start an execution. With `wait`, in seconds, also wait for its end."""
         request = executions_pb2.StartExecutionRequest(workflow=workflow, **fields)
         if wait:
             request.wait.FromSeconds(wait)
@@ -115,7 +115,7 @@ class Client:
         return list((await self.call(self.runs.ListRuns, request)).runs)
 
     async def end_of(self, execution_id: str) -> Execution:
-        """Followed through its events to the last."""
+        """Follow the execution to its last event, and return it."""
         request = executions_pb2.WatchExecutionRequest(execution_id=execution_id)
         async for _ in self.executions.WatchExecution(request, metadata=self.metadata, timeout=self.call_seconds):
             pass
@@ -127,7 +127,7 @@ class Client:
 
 
 async def new_workspace(stack: Stack, name: str, *, executions_max: int) -> Client:
-    """Made with the system key; its ADMIN."""
+    """Make a workspace with the system key. Returns a client that is its ADMIN."""
     system = stack.metadata("system")
     await WorkspaceServiceStub(stack.channel()).CreateWorkspace(
         workspaces_pb2.CreateWorkspaceRequest(

@@ -1,4 +1,4 @@
-"""Certificates for the tests: an authority, and what it signs."""
+"""Certificates for the tests: an authority, and the certificates that it signs."""
 
 import datetime as dt
 import ipaddress
@@ -16,7 +16,7 @@ LOOPBACK = ipaddress.IPv4Address("127.0.0.1")
 
 
 class Authority:
-    """Keeps its certificate, and all that it signs, in a directory of its own."""
+    """Keeps its certificate, and all those that it signs, in a directory of its own."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._name = _named(name)

@@ -1,4 +1,4 @@
-"""The command line as a person runs it, without the settings of whoever runs the tests."""
+"""Runs the command line as a person does, without the settings of the person who runs the tests."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""A real coordinator between small peers: a dispatcher's and a runner's session (the product's own library), a catalog.
+"""A real coordinator between small peers: a catalog, and the sessions of a dispatcher and a runner (the real library).
 
-The peers keep everything they were told, so a test reads what a dispatcher or a runner would have seen.
+The peers keep everything that they receive, so a test can read what a dispatcher or a runner would have seen.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
 
 
 class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer):
-    """Grants what it is told to; acknowledges every report."""
+    """Grants the executions that a test names, and acknowledges every report."""
 
     def __init__(self, lease_scale: float) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
         self.acknowledged: list[str] = []
         self.delivered: list[sessions_pb2.ExecutionMessage] = []
         self._epoch = int(time.time() * 1000)
-        # When true, messages go on to the session that was granted the execution last; otherwise the test sends them.
+        # True: messages are sent on to the session that was granted the execution last. False: the test sends them.
         self.carries_on = True
         self._holders: dict[str, Any] = {}
 
@@ -164,7 +164,7 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
 
 
 class StageRunner(HolderOwner):
-    """Answers each grant with what `work` says; None: stays silent until told."""
+    """Answers each grant with the result of `work`. If it is None, the test answers."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class StageRunner(HolderOwner):
                 self.answer(work, outcome)
 
     def answer(self, grant: runs_pb.RunGrant, outcome: Any, *, instance_id: str = "") -> None:
-        """A dict: success with this output; an Exception: a failure of that name."""
+        """Report success with a dict as output, or a failure with the name of an Exception."""
         report = runs_pb.RunReport()
         report.head.report_id = self.holder.new_report_id()
         report.head.lease_id, report.head.epoch = grant.lease.lease_id, grant.lease.epoch
@@ -235,7 +235,7 @@ class StageRunner(HolderOwner):
 
 
 class Stage:
-    """Peers first; coordinators and runners as the test wants them."""
+    """Begins with the peers. A test adds coordinators and runners."""
 
     def __init__(self, database_url: str, directory: Path, lease_scale: float) -> None:
         self.database_url = database_url
@@ -283,7 +283,7 @@ class Stage:
         self.spawn(self.dispatcher.registry.run_sweeps())
 
     async def coordinator(self, replica: str = "0", port: int = 0) -> tuple[str, Any]:
-        """Its address and its dispatcher session, attached."""
+        """Start a coordinator. Returns its address and its attached session with the dispatcher."""
         known = {session.instance_id for session in self.dispatcher.registry.sessions}
         settings = CoordinatorSettings(
             grpc_address=f"127.0.0.1:{port}",
@@ -311,8 +311,7 @@ class Stage:
         idempotent: Sequence[str] = (),
         key: str = RUNNER_KEY,
     ) -> StageRunner:
-        """With that key, or as the service that a certificate would make it; `idempotent`, by its word, of its
-        modules."""
+        """Start a runner with this key, or with "" as the service that a certificate names."""
         own = ServiceCredential.from_file(self.secret, "runner").metadata
         metadata = (("authorization", f"Bearer {key}"),) if key else own
         runner = StageRunner(
@@ -330,7 +329,7 @@ class Stage:
         return runner
 
     async def with_runner(self, replica: str = "0", *, is_silent: bool = False, **more: Any) -> tuple[Any, StageRunner]:
-        """The session of a coordinator, and a runner at it, which answers nothing by itself when it is silent."""
+        """Start a coordinator and a runner. Returns the session and the runner, which answers nothing when silent."""
         address, session = await self.coordinator(replica)
         runner = await self.runner(address, **more)
         if is_silent:
@@ -338,7 +337,7 @@ class Stage:
         return session, runner
 
     def start(self, session: Any, version: str, **more: Any) -> Any:
-        """The order of a new execution, which this session is granted; with `id_` and `resumed`, of an old one."""
+        """Grant this session a new execution, or an old one with `id_` and `resumed`. Returns its order."""
         order = self.dispatcher.order(version, **more)
         self.dispatcher.grant(session, [order])
         return order
@@ -351,7 +350,7 @@ class Stage:
         return order
 
     async def attach_also(self, runner: StageRunner, address: str) -> None:
-        """A second coordinator for a runner that has one."""
+        """Attach a runner that has a coordinator to a second one."""
         runner.attach(address)
         await eventually(lambda: runner.holder.sessions_live == len(runner.present))
 

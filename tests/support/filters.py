@@ -1,4 +1,4 @@
-"""Filters of executions, made at random as conditions, and written down as a caller would write them."""
+"""Makes random filters of executions as conditions, and writes them down as a caller would."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def present(field: str) -> Condition:
 
 
 def pattern(field: str, text: str, open_: str) -> Condition:
-    """Its start, its end or both are open."""
+    """A pattern whose start, end or both are open."""
     return Condition(pattern=Pattern(field=field, text=text, open_start="start" in open_, open_end="end" in open_))
 
 
@@ -37,7 +37,7 @@ def any_of(conditions: Sequence[Condition]) -> Condition:
     return Condition(any_of=Conditions(conditions=conditions))
 
 
-# Texts with special meaning in grammars and statements; few, so that a filter and an execution meet often.
+# Texts with a special meaning in grammars and statements. They are few, so that filters often match executions.
 TEXTS = ("", "a", "b", "ab", "aB", "Ä", "a%b", "a_b", "a/b", "a*b", "*", 'say "hi"', "it's", "back\\slash", "🦉", "OR")
 LABEL_KEYS = ("region", "app.io/name", "an odd: key", "-x")
 NUMBERS = ("0", "1", "2", "3", "-1")
@@ -119,7 +119,7 @@ def written(condition: Condition) -> str:
 
 
 def flat(condition: Condition) -> list[Condition]:
-    """AND inside AND is one, as it is read; what is left stands as it was."""
+    """Join each AND inside an AND with it, as the parser does. Everything else stays."""
     match condition.WhichOneof("form"):
         case "all_of":
             return [each for inner in condition.all_of.conditions for each in flat(inner)]

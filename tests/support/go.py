@@ -1,6 +1,6 @@
-"""Programs of others, built from the Go module proxy where Go is there, and kept under .tools/go/bin.
+"""Builds programs of others from the Go module proxy, if Go is installed, and keeps them under .tools/go/bin.
 
-Hazard: the first build takes minutes of both cores; it goes at the lowest priority, so that what else runs goes on.
+Hazard: the first build takes minutes of both cores. It has the lowest priority, so that other processes go on.
 """
 
 import json
@@ -22,7 +22,7 @@ def grpcurl() -> Path:
 
 
 def jaeger() -> Path:
-    """Version 2; `go install` cannot build it, since its module replaces others."""
+    """Version 2 of Jaeger. `go install` cannot build it, because its module replaces others."""
     return _found("jaeger") or _built("jaeger", _build_jaeger)
 
 

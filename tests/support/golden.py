@@ -1,11 +1,11 @@
 """Events and journals that were stored once must be read in the same way for ever.
 
-    tests/golden/events/<event>.json                an event with all its fields: the stored bytes, and what they say
+    tests/golden/events/<event>.json                an event with all its fields: the stored bytes, and their meaning
     tests/golden/journals/<name>/definition.json    the workflow that the journal ran on
                                  journal.hex        its stored rows, one a line
                                  rows.json          the rows of the execution and its runs that the fold gave
 
-No file here is ever changed. `python -m tests.golden.write` adds files for what has none yet.
+No file here is ever changed. `python -m tests.golden.write` adds the files that are missing.
 """
 
 import json
@@ -25,7 +25,7 @@ JOURNALS = GOLDEN / "journals"
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it. Bytes are written in hexadecimal."""
+    """The value as JSON has it. Bytes are written in hexadecimal."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Consequences):
@@ -46,7 +46,7 @@ def plain_rows(execution: Execution) -> Any:
 
 
 def known(value: Any, written: Any) -> Any:
-    """Only what was known when `written` was: fields and columns that were added since are left out."""
+    """Only the fields and columns that `written` has. Those that were added since are left out."""
     if isinstance(written, dict):
         return {name: known(value[name], written[name]) for name in written}
     if isinstance(written, list) and isinstance(value, list) and len(value) == len(written):

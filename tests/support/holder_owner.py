@@ -1,4 +1,4 @@
-"""An owner of a holder that writes down what its session tells it."""
+"""An owner of a holder that records the calls of its session."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from services.chassis.lease.frames import Grant, Refused, Report
 
 
 class HolderOwner:
-    """Keeps what it is told, and says nothing by itself."""
+    """Keeps the calls, and sends nothing by itself."""
 
     def __init__(self) -> None:
         self.revoked: list[Refused] = []

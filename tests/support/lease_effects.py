@@ -1,4 +1,4 @@
-"""Names what a lease machine asks of its driver, for tests that compare it with a table."""
+"""Names the effects that a lease machine asks of its driver, for tests that compare them with a table."""
 
 from dataclasses import fields
 

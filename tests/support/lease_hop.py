@@ -1,7 +1,7 @@
-"""A hop of the lease session for tests: real gRPC on loopback, both sides' owners write down what they hear.
+"""A hop of the lease session for tests: real gRPC on loopback, whose owners on both sides record their calls.
 
-`serving(...)` is one server replica with all its loops, `holding(...)` one holder, `RawHolder` a hand-driven
-stream that says what no holder of ours would. They speak the messages of the runner hop.
+`serving(...)` is one server replica with all its loops, `holding(...)` is one holder, and `RawHolder` is a hand-driven
+stream that sends frames which no holder of ours would send. They use the messages of the runner hop.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def report_of(report_id: str, lease_id: str, epoch: int = 1, output: bytes = b"{
 
 
 class ServerOwner:
-    """Acknowledges every report of epoch ≥ 1 at once unless told otherwise; writes down the rest."""
+    """Acknowledges every report of epoch ≥ 1 at once, unless a test says otherwise, and records all other calls."""
 
     def __init__(self) -> None:
         self.attached: list[ServerSession] = []
@@ -124,7 +124,7 @@ class ServerOwner:
 
 
 class Worker(HolderOwner):
-    """A holder's owner that has its holder at hand."""
+    """A holder's owner that knows its holder."""
 
     holder: SessionHolder
 
@@ -276,7 +276,7 @@ async def holding(
 
 
 class RawHolder:
-    """Drives one stream frame by frame. There is no guard, so the server believes whom it says it is."""
+    """Drives one stream frame by frame. There is no guard, so the server believes the name that it gives."""
 
     def __init__(self, channel: grpc.aio.Channel, who: Identity | None) -> None:
         said = None if who is None else (("kind", who.kind.value), ("name", who.name))

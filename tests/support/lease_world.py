@@ -1,8 +1,8 @@
-"""Both sides of the rules against each other, in a world that loses streams, delays frames, freezes holders and
-takes the database away: whatever the order, what was promised holds.
+"""Both sides of the rules meet in a world that loses streams, delays frames, freezes holders and takes the database
+away. The promises hold in any order of these.
 
-Two holders, two servers, one database of leases and instances. Frames of one stream keep their order, as on a
-real one; everything else may happen at any time. In the end all is healed, and everything must be settled.
+Two holders, two servers, one database of leases and instances. Frames of one stream keep their order, as on a real one.
+Everything else may happen at any time. In the end all faults are mended, and everything must be settled.
 """
 
 import itertools
@@ -44,13 +44,13 @@ class Instance:
 
 @dataclass(eq=False)
 class Stream:
-    """The server's end, and what is under way in both directions."""
+    """The server's end, and the frames that are under way in both directions."""
 
     address: str
     rules: ServerSessionRules
     up: deque[HolderFrame] = field(default_factory=deque)
     down: deque[ServerFrame] = field(default_factory=deque)
-    # When each beat (0: the attach) was sent, by the machine's own account.
+    # The time at which each beat (0: the attach) was sent, by the machine's own account.
     sent_at: dict[int, float] = field(default_factory=dict)
     instance_id: str = ""
 
@@ -151,7 +151,7 @@ class LeaseWorld(RuleBasedStateMachine):
 
     @rule(h=holders, s=servers, parts=st.lists(st.integers(0, 3), min_size=1, max_size=8))
     def they_talk(self, h: int, s: str, parts: list[int]) -> None:
-        """Several steps of one stream, so that frames get through often enough to matter."""
+        """Take several steps of one stream, so that frames get through often enough to matter."""
         self.dial(h, s)
         for part in parts:
             if part == 0:
@@ -272,7 +272,7 @@ class LeaseWorld(RuleBasedStateMachine):
 
     @rule(h=holders, s=servers, name=st.sampled_from(LEASES))
     def server_takes_over(self, h: int, s: str, name: str) -> None:
-        """Another server grants or granted it; this one asks for it now."""
+        """Another server grants or has granted the lease. This one asks for it now."""
         stream, row = self.holders[h].streams.get(s), self.rows[name]
         if stream is not None and row.instance_id is not None and row.instance_id == stream.instance_id:
             stream.rules.claim([Lease(name, row.epoch)])
@@ -354,8 +354,8 @@ class LeaseWorld(RuleBasedStateMachine):
         stream.rules.accept(refused)
         doubts = self.doubts.pop((stream.address, attach.instance_id), [])
         self.free([each for each in doubts if not stream.rules.holds(each.lease_id, each.epoch)])
-        # It should hold these and did not name them: they were handed back on a stream that broke, or are on their
-        # way through another server. Its answer to a claim is binding.
+        # It should hold these leases and did not name them: they were handed back on a stream that broke, or their
+        # reports are on the way through another server. Its answer to a claim is binding.
         stream.rules.claim(
             Lease(name, row.epoch)
             for name, row in self.rows.items()

@@ -1,4 +1,4 @@
-"""A collector of our own: a real OTLP/gRPC trace server on a free loopback port that keeps what it is sent.
+"""A collector of our own: a real OTLP/gRPC trace server on a free loopback port that keeps the spans that arrive.
 
     async with collector() as spans:
         async with running_stack(otlp_endpoint=spans.endpoint) as stack:
@@ -7,8 +7,8 @@
             print(trace)                                   # the tree, as text
             assert trace.children_of(trace.one("dispatcher.grant"))
 
-Services export what they hold twice a second and in no order among each other, so a trace is awaited until it holds the
-spans that a test names and each parent of a span has come, never read once.
+Each service exports its spans twice a second, and services do so in no order. So a test awaits a trace until it has the
+spans that the test names, and the parent of each.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ EVERY_HOP = {link.partition(" < ")[0] for link in ONE_STEP_TREE}
 
 @dataclass(frozen=True)
 class Span:
-    """A span as a collector sees it; ids in hex, times in ns."""
+    """A span as a collector sees it. Ids are in hex, times in ns."""
 
     name: str
     service: str
@@ -96,7 +96,7 @@ class Trace:
         return self._children[span.span_id]
 
     def shape(self) -> list[str]:
-        """`child < parent` for each distinct link by names, sorted: what the tree is, whatever ran in parallel."""
+        """Each link of the tree once, as `child < parent` by names, sorted. The order of steps does not matter."""
         links = set()
         for span in self.spans:
             parent = self.parent_of(span)
@@ -135,7 +135,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return {span.trace_id for span in self.spans}
 
     def now(self, trace_id: str) -> Trace:
-        """The trace as far as it has come."""
+        """The spans of the trace that have come so far."""
         return Trace([span for span in self.spans if span.trace_id == trace_id])
 
     async def trace(self, trace_id: str, *, names: Collection[str] = (), count: int = 1) -> Trace:

@@ -1,12 +1,12 @@
-"""Time that passes on purpose: the rhythm of a load, the random instants of a fault.
+"""Time passes on purpose, as the rhythm of a load or until the random instant of a fault.
 
-Never for waiting until something is so: that is tests/support/probe.py. Together they are the only ones below tests/
-that sleep, so that a search for `pause` and `until` shows every place where a test takes time.
+Waiting for something to become true is in tests/support/probe.py. No other file below tests/ sleeps, so a search for
+`pause` and `until` finds every place where a test takes time.
 """
 
 import asyncio
 
 
 async def pause(seconds: float) -> None:
-    """Lets real time pass between two things that a test does; its verdict must not depend on how much."""
+    """Let real time pass between two actions of a test. The verdict must not depend on how much."""
     await asyncio.sleep(seconds)

@@ -31,18 +31,18 @@ from deploy.local.postgres import PostgresServer
 PASSWORDS = {service: f"{service}-password" for service in provision.OWNERS}
 EMPTY_TEMPLATE = "template_empty"
 MIGRATED_TEMPLATE = "template_migrated"
-# The processes of one test run (pytest-xdist) never choose the same port: between finding a port free and listening
-# on it, another process could take it.
+# The processes of one test run (pytest-xdist) never choose the same port, because another process could take a port
+# between the check that it is free and listening on it.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # A stack uses the ports below 60 of each hundred (deploy/local/plan.py), so these are never one of its own.
 PORTS = [port for port in range(18_000, 30_000) if port % 100 >= 60][WORKER::WORKERS]
-# Several test runs may go on at once: each walks the range from another place.
+# Several test runs may go on at once, so each walks the range from another place.
 _candidates = itertools.islice(itertools.cycle(PORTS), os.getpid() * 97 % len(PORTS), None)
 
 
 def free_port() -> int:
-    """A port free a moment ago; below the range that the kernel hands to clients, so it stays so."""
+    """A port that was free a moment ago. It stays so, because the kernel hands only higher ones to clients."""
     for _ in range(2000):
         port = next(_candidates)
         with socket.socket() as probe:
@@ -62,7 +62,7 @@ def reachable_directory(prefix: str) -> Path:
 
 
 async def make_operator(superuser_url: str, name: str = "operator") -> str:
-    """The address of a new user such as managed servers give: CREATEROLE and CREATEDB, and no superuser."""
+    """The address of a new user as managed servers give one, with CREATEROLE and CREATEDB, and no superuser."""
     password = "of-the-operator"
     async with await psycopg.AsyncConnection.connect(superuser_url, autocommit=True) as connection:
         await connection.execute(
@@ -120,7 +120,7 @@ class PostgresCluster:
 
 @asynccontextmanager
 async def own_server() -> AsyncIterator[PostgresServer]:
-    """A server that may be stopped and changed without anybody else noticing; gone afterwards. Peers run on it, too."""
+    """A server that may be stopped and changed, because no other test uses it. It is removed afterwards."""
     directory = reachable_directory("windlass-tests-")
     server = PostgresServer(
         directory / "postgres",
@@ -144,7 +144,7 @@ async def postgres() -> AsyncIterator[PostgresCluster]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def database(postgres: PostgresCluster) -> AsyncIterator[Database]:
-    """A migrated database of the module's own, gone afterwards."""
+    """A migrated database for the module alone. It is removed afterwards."""
     made = await postgres.database(migrated=True)
     yield made
     await postgres.drop(made)

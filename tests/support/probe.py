@@ -1,6 +1,7 @@
-"""Await what other processes bring about: the one place where a test waits by the clock, and always for something.
+"""Awaits the effects of other processes. Only here does a test wait by the clock, and always for something.
 
-Hazard: a probe that is true too early proves nothing; let it look at what only the awaited thing can make.
+Hazard: a probe that is true too early proves nothing. It should look at something that only the awaited change can
+make.
 """
 
 import asyncio

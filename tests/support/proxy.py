@@ -1,11 +1,11 @@
-"""A TCP proxy before a gRPC server that loses one answer: the request was worked off, its caller never hears of it.
+"""A TCP proxy before a gRPC server that loses one answer: the request is carried out, and its caller never hears of it.
 
     async with answer_lost(address) as door:
         channel = grpc.aio.insecure_channel(door.address)
         ...                      # fails UNAVAILABLE, and door.swallowed says that there was an answer
 
-The server sends the first HEADERS frame of a unary call when its handler has returned, hence after every commit. What
-the proxy sees of that frame it keeps, and cuts both sides.
+The server sends the first HEADERS frame of a unary call when its handler has returned, hence after every commit. The
+proxy keeps that frame and cuts both sides.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ async def answer_lost(server: str) -> AsyncIterator[Door]:
             await _pass_until_answer(from_server, to_client)
             door.swallowed += 1
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client or the server went first
+            pass  # the client or the server has gone first
         finally:
             forth.cancel()
             to_server.transport.abort()
@@ -68,7 +68,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _pass_until_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Whole HTTP/2 frames, up to the first of an answer."""
+    """Pass on whole HTTP/2 frames, up to the first one of an answer."""
     while True:
         head = await reader.readexactly(_FRAME_HEAD)
         if head[3] == _HEADERS:

@@ -4,15 +4,23 @@ A reason is a text in upper case in the call of `Refusal`; the type of a run's e
 or in the call of a function of the same module that returns one. Either may stand behind a name of the module, or have
 a hole: `HTTP_{status}` is read as `HTTP_<>`.
 
-Hazard: a reason that comes from elsewhere (a message of another service, a module's own) is in no tree, and is not
-looked for.
+Hazard: a reason from elsewhere (from a message of another service, or from a module) is in no tree, so it is not found.
 """
 
 import ast
 import re
 from collections.abc import Iterator
 
-ERRORS = {"Error", "Failure", "ModuleError", "PermanentError", "TransientError", "ModuleTimeout", "CircuitOpenError"}
+ERRORS = {
+    "Error",
+    "Failure",
+    "FinalError",
+    "ModuleError",
+    "PermanentError",
+    "TransientError",
+    "ModuleTimeout",
+    "CircuitOpenError",
+}
 UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9<>]+)*")
 
 
@@ -21,18 +29,18 @@ def refusal_reasons(text: str) -> set[str]:
 
 
 def run_error_types(text: str) -> set[str]:
-    """Includes the `class_name` of a class of errors, and a `type` that a message gets afterwards."""
+    """Includes the `class_name` of each class of errors, and every `type` that a message gets later."""
     return _given(text, ERRORS, {"class_name", "type"})
 
 
 def named_in(page: str) -> set[str]:
-    """Everything between backticks, holes emptied."""
+    """Everything between backticks, with emptied holes."""
     return {re.sub(r"<\w*>", "<>", name) for name in re.findall(r"`([^`\n]+)`", page)}
 
 
 def _given(text: str, makers: set[str], names: set[str]) -> set[str]:
-    """The texts in calls of the makers, and those that get one of these names or a name that stands in such a call:
-    too many are better than too few."""
+    """The texts in calls of the makers, and those that are assigned to one of these names or to a name in such a call.
+    Too many are better than too few."""
     nodes = list(ast.walk(ast.parse(text)))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     makers = makers | {made.name for made in functions if made.returns is not None and _name(made.returns) in makers}

@@ -1,4 +1,4 @@
-"""A runner's worker on a bench: a session that keeps what was reported, and jobs for it."""
+"""A bench for a runner's worker: a session that keeps its reports, and jobs for it."""
 
 import asyncio
 from typing import Any
@@ -8,18 +8,18 @@ import orjson
 from services.runner.app.modules import built_in
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
-from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Ended, Job
 from services.runner.store.outputs import DirectoryOutputs
 from tests.support.manual_clock import ManualClock
 from windlass.sdk import Registry
 
-# A run that is not reported by then is not going to be.
+# A run that is not reported by then will never be.
 HANGS_SECONDS = 60
 
 
 class Desk:
-    """Stands where the session stands: keeps what was reported and says whether work may begin."""
+    """Takes the place of the session: it keeps the reports, and says whether work may begin."""
 
     def __init__(self) -> None:
         self.is_fenced = False
@@ -46,7 +46,7 @@ class Desk:
 
 
 class Bench:
-    """A worker with the built-in modules and some of the test's own."""
+    """A worker with the built-in modules and some modules of the test."""
 
     def __init__(self, directory: Any, concurrency: int = 10, desk: Desk | None = None) -> None:
         self.desk = desk or Desk()
@@ -68,11 +68,11 @@ class Bench:
         self.worker.take([job])
         return (await self.desk.until(before + 1))[-1].outcome
 
-    async def failure(self, job: Job) -> tuple[ErrorClass, str]:
+    async def failure(self, job: Job) -> tuple[FailureClass, str]:
         """The class and the type of the error in the next report, which tells of a failure."""
         outcome = await self.outcome(job)
         assert isinstance(outcome, Failure), outcome
-        return outcome.error_class, outcome.type
+        return outcome.failure_class, outcome.type
 
 
 def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:

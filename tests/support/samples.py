@@ -9,15 +9,15 @@ from services.coordinator.core.events import Event
 from services.coordinator.core.values import ExecutionState
 
 T = 1_800_000_000_123_456
-# An execution is told to end as one of these; it is stored in no other state.
+# An execution is told to end in one of these states. It is stored in no other state.
 _FINAL = [ExecutionState.SUCCESS, ExecutionState.FAILED, ExecutionState.CANCELLED, ExecutionState.TIMEOUT]
 _AT_REST: dict[Any, Any] = {int: 0, float: 0.0, str: "", bytes: b"", bool: False}
-# The number of samples in which every member of every enum occurs, and a value in each of its forms.
+# In this number of samples, every member of every enum occurs, and every form of a value.
 VARIANTS = range(1, 6)
 
 
 def sample(kind: type[Event], variant: int) -> Any:
-    """Variant 0 has every field at rest; every other has all of them set."""
+    """Variant 0 has every field empty. Every other variant has all of them set."""
     return _of(kind, variant, kind.__name__)
 
 
@@ -40,7 +40,7 @@ def _names(kind: Any) -> list[str]:
 
 
 def _scalar(kind: type, variant: int, name: str) -> Any:
-    """Another value for each field, so that two that are exchanged are noticed."""
+    """Another value for each field, so that an exchange of two is noticed."""
     number = len(name) * 100 + ord(name[0]) + variant
     return {int: number, float: number / 1024, str: name, bytes: name.encode(), bool: True}[kind]
 

@@ -1,7 +1,7 @@
-"""Windlass as production runs it: each service a process of its own, known to the others by its certificate alone.
+"""Runs Windlass as in production: each service is a process of its own, which the others know by its certificate alone.
 
-No supervisor and no home: what a process is told stands in its environment. Callers without a certificate are served at
-the public addresses.
+There is no supervisor and no home: a process has its settings from its environment. Callers without a certificate are
+served at the public addresses.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _RECONNECT = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_ba
 
 
 class Secured:
-    """Four services; what they listen on holds while they are down, too."""
+    """Four services. They keep their addresses while they are down."""
 
     def __init__(self, database: Database, directory: Path, keys: FirstKeys) -> None:
         (directory / "authority").mkdir()
@@ -66,14 +66,14 @@ class Secured:
         return made
 
     async def start(self, *services: str) -> None:
-        """And see them well, as a probe does: without a certificate."""
+        """Start these services, and wait until a probe without a certificate finds each of them well."""
         for service in services:
             await self.run(service, service, self._settings(service))
         for service in services:
             await self.is_serving(service)
 
     async def run(self, name: str, service: str, settings: Mapping[str, Any]) -> None:
-        """One more process of that service, with these settings and no other."""
+        """Start another process of that service, with these settings and no others."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("WINDLASS_")}
         told = {f"WINDLASS_{key}": str(value) for key, value in settings.items()}
         with self.log_file(name).open("ab") as log:

@@ -21,7 +21,7 @@ class _Row:
 
 
 class MemorySessionStore:
-    """The clock stands for the database's."""
+    """A session store in memory. Its clock stands for the database's."""
 
     def __init__(self, timing: LeaseTiming, clock: Clock | None = None) -> None:
         self.is_away = False

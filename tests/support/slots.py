@@ -1,14 +1,14 @@
-"""A witness of the hard limit: how many slots are in use, looked at inside every commit, one commit at a time.
+"""A witness of the hard limit: it counts the slots in use inside every commit, one commit at a time.
 
-It runs in the database, as a constraint trigger, so that it sees what each commit leaves behind and nothing later, and
-whoever commits: a test's own claimers, or the dispatchers of a whole stack.
+It is a constraint trigger in the database. So it sees the rows that each commit leaves behind and nothing later,
+whether claimers of a test commit or the dispatchers of a whole stack.
 """
 
 from typing import LiteralString
 
 import psycopg
 
-# The function writes with the rights of whoever installs it: the service's role needs none on the table.
+# The function writes with the rights of its owner, so the service's role needs no rights on the table.
 WITNESS = """
 CREATE TABLE dispatcher.witness (going integer NOT NULL, claimer integer);
 CREATE FUNCTION dispatcher.look() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$

@@ -1,15 +1,15 @@
-"""A whole stack of real processes for a test: `windlass up` on free ports, leases at a tenth.
+"""A whole stack of real processes for a test: `windlass up` on free ports, with leases at a tenth of their times.
 
     async with running_stack(coordinators=3) as stack:
         channel = stack.channel()                          # to the api, with the ADMIN key
         pid = stack.kill("coordinator", 1)                 # SIGKILL; the supervisor starts it again
         await stack.ready_again("coordinator", 1, pid)
 
-At its end everything it started is gone, or the test fails: `windlass up` is told to stop, must do so by itself
-within the promised time (it is killed when it does not), and each pid ever seen is looked for.
+The test fails unless everything that the stack started is gone at its end: `windlass up` is told to stop, has to do so
+within the promised time (otherwise it is killed), and no pid that was ever seen may be left.
 
-Hazards: with `own_postgres` the server belongs to the test (`stack.postgres`), which may stop it for as long as it
-likes; otherwise it is the supervisor's, which starts a dead one again at once.
+Hazards: with `own_postgres` the server belongs to the test (`stack.postgres`), which may stop it for any time.
+Otherwise it belongs to the supervisor, which starts a dead server again at once.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Stack:
         return int(next(each["pid"] for each in self.entries(service) if each["replica"] == replica))
 
     def member(self, service: str, replica: int = 0) -> Member:
-        """Its planned addresses; they hold while it is down, too."""
+        """The process with its planned addresses, which it keeps while it is down."""
         planned = members(self.options, self.home)
         return next(each for each in planned if (each.service, each.replica) == (service, replica))
 
@@ -86,7 +86,7 @@ class Stack:
         return [("authorization", f"Bearer {self.key(key)}")]
 
     def channel(self, service: str = "api", replica: int = 0) -> grpc.aio.Channel:
-        """A plain channel, closed with the stack; calls need `metadata=stack.metadata()`."""
+        """A channel that is closed with the stack. Calls need `metadata=stack.metadata()`."""
         options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
         made = grpc.aio.insecure_channel(self.member(service, replica).grpc, options=options)
         self._channels.append(made)
@@ -96,14 +96,14 @@ class Stack:
         return self.home.log_file(service, replica).read_text()
 
     def kill(self, service: str, replica: int = 0, how: signal.Signals = signal.SIGKILL) -> int:
-        """Send the signal; the pid it went to."""
+        """Send the signal, and return the pid that got it."""
         pid = self.pid(service, replica)
         os.kill(pid, how)
         return pid
 
     @contextlib.contextmanager
     def stopped(self, service: str, replica: int = 0) -> Iterator[int]:
-        """SIGSTOP inside the block, SIGCONT after it."""
+        """The process is stopped by SIGSTOP inside the block, and continued after it."""
         pid = self.kill(service, replica, signal.SIGSTOP)
         self._stopped.add(pid)
         try:
@@ -125,7 +125,7 @@ class Stack:
         return await until(successor, seconds, f"{service}-{replica} to run again")
 
     def kill_postgres(self, how: signal.Signals = signal.SIGKILL) -> int:
-        """End the embedded server; the supervisor starts it again."""
+        """End the embedded server. The supervisor starts it again."""
         pid = self.up()["postgres"]["pid"]
         assert isinstance(pid, int), "the server is the test's own: stack.postgres"
         os.kill(pid, how)
@@ -162,7 +162,7 @@ class Stack:
         return dict(zip(tables, found, strict=True))
 
     async def close(self) -> list[str]:
-        """End it as Ctrl-C would; what is wrong with its end (nothing). All are gone afterwards."""
+        """End it as Ctrl-C would, and return the faults of its end. All processes are gone afterwards."""
         for channel in self._channels:
             await channel.close(None)
         for pid in self._stopped:
@@ -210,8 +210,8 @@ async def running_stack(
     port_offset: int | None = None,
     program: Sequence[str] = WINDLASS,
 ) -> AsyncIterator[Stack]:
-    """A ready stack. A test that starts the same one again gives `home` and `port_offset`; a benchmark that runs
-    the code of another work tree gives its `program`."""
+    """A ready stack. A test that starts the same stack again gives `home` and `port_offset`. A benchmark that runs the
+    code of another work tree gives its `program`."""
     place = home or reachable_directory("windlass-stack-")
     options = Options(
         home=place,
@@ -242,7 +242,7 @@ async def running_stack(
 async def start_stack(
     options: Options, postgres: PostgresServer | None = None, program: Sequence[str] = WINDLASS
 ) -> Stack:
-    """`windlass up` as a child that dies with us; not yet ready."""
+    """Start `windlass up` as a child that dies with us. It is not ready yet."""
     output = options.home / "up.log"
     output.parent.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ)
@@ -279,7 +279,7 @@ def command_line(options: Options) -> list[str]:
 async def stack_is_up(stack: Stack, seconds: float = READY_SECONDS) -> None:
     def ready() -> bool:
         assert stack.process.returncode is None, f"windlass up has ended:\n{stack.output.read_text()}"
-        found = stack.home.read_up()  # a killed stack may have left its own behind
+        found = stack.home.read_up()  # a killed stack may have left its file behind
         return found is not None and found["pid"] == stack.process.pid
 
     await until(ready, seconds, "the stack to be up")
@@ -287,12 +287,12 @@ async def stack_is_up(stack: Stack, seconds: float = READY_SECONDS) -> None:
 
 
 def free_options(options: Options) -> Options:
-    """The options with an offset at which every port is free; the workers of one run begin far from each other."""
+    """The options with an offset at which every port is free. The workers of one run begin far from each other."""
     return on_free_ports(options, first=os.getpid() + WORKER * len(OFFSETS) // WORKERS)
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is dead; whoever started it has only not asked yet."""
+    """A zombie is dead. Its parent has only not asked yet."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

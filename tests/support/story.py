@@ -1,7 +1,7 @@
-"""One execution driven through the pure core: *given* some history, *when* a command, *then* these events.
+"""Drives one execution through the pure core: *given* some history, *when* a command, *then* these events.
 
-After each command everything that must always hold is checked (`check`), so that every test of the core is a test of
-the laws too: the stored bytes fold to the same rows, a decision is complete, and nothing stands still.
+After each command, the laws are checked (`check`), so every test of the core tests them too: the stored bytes fold to
+the same rows, a decision is complete, and nothing stands still.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from typing import Any
 from services.coordinator.core.commands import (
     Adopt,
     Assign,
+    AssignedRun,
     Cancel,
     Command,
-    Grant,
     LoseRunner,
     Release,
     ReportFailure,
@@ -27,7 +27,7 @@ from services.coordinator.core.effects import effects
 from services.coordinator.core.events import Event, ExecutionFinished, LateReportRejected
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
-from services.coordinator.core.projection import Row, execution_row, run_row
+from services.coordinator.core.projection import RowValues, execution_row, run_row
 from services.coordinator.core.state import Execution, WorkState, summary, unsettled
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
@@ -53,7 +53,7 @@ def edge(source: str, target: str, when: str = "success") -> Document:
     return {"from": source, "to": target, "when": when}
 
 
-def rows(execution: Execution) -> tuple[Row, list[Row]]:
+def rows(execution: Execution) -> tuple[RowValues, list[RowValues]]:
     if execution.seq == 0:
         return (), []
     return execution_row(execution), [run_row(execution, run) for run in execution.runs]
@@ -86,7 +86,7 @@ class Story:
     def __init__(self, nodes: Sequence[Document] = (), edges: Sequence[Document] = (), **more: Any) -> None:
         document = {"name": "story", "nodes": list(nodes), "edges": list(edges), **more}
         self.definition = compile_definition(document, examine(document).references)
-        # Any, as are the decisions: a test reads the fields that it expects, and fails where they are not there.
+        # The type is Any, as for the decisions: a test reads the fields that it expects, and fails if they are missing.
         self.execution: Any = Execution(EXECUTION_ID, self.definition)
         self.journal: list[Event] = []
         # The rows of the stored journal, one for each decision that had events.
@@ -95,7 +95,7 @@ class Story:
         self.now = BEGIN
 
     def again(self) -> "Story":
-        """A successor that has nothing but the journal."""
+        """A successor that has only the journal."""
         other = Story.__new__(Story)
         other.definition, other.now, other.effects = self.definition, self.now, []
         other.journal, other.stored = list(self.journal), list(self.stored)
@@ -105,7 +105,7 @@ class Story:
     # When
 
     def when(self, command: Command) -> Any:
-        """The decision. Its events are applied; `effects` are theirs."""
+        """The decision on the command. Its events are applied, and `effects` has their effects."""
         before = rows(self.execution)
         decision = handle(self.execution, command, self.now)
         if decision.refusal is not None:
@@ -116,12 +116,12 @@ class Story:
         self.take(decision.events, before[1])
         return decision
 
-    def take(self, events: Sequence[Event], runs_before: Sequence[Row] = ()) -> None:
-        """Events that were emitted become part of the journal."""
+    def take(self, events: Sequence[Event], runs_before: Sequence[RowValues] = ()) -> None:
+        """Append emitted events to the journal."""
         if events:
             self._store(events)
         self.effects = [effect for event in events for effect in effects(self.execution, event)]
-        # The shell writes the rows of the runs that the events name, and no others.
+        # The caller of the core writes the rows of the runs that the events name, and no others.
         named = {getattr(event, "run", 0) for event in events}
         for run, row in zip(self.execution.runs, runs_before, strict=False):
             assert run.number in named or run_row(self.execution, run) == row, "a row changed unnamed"
@@ -136,7 +136,7 @@ class Story:
         self.journal += events
 
     def start(self, **more: Any) -> Any:
-        """Fields of the origin and of the command alike."""
+        """Start it. `more` may have fields of the origin and of the command."""
         asked: Any = {"workspace": "default", "workflow": "story", "version": 1, "version_id": "story-v1"}
         asked |= {"create_time": self.now} | {name: more.pop(name) for name in _ORIGIN & more.keys()}
         command: Any = {"epoch": 1, "holder": "c1", "origin": Origin(**asked)} | more
@@ -146,7 +146,7 @@ class Story:
         """Lease the ready works of these nodes, or all that are ready."""
         works = [self.work(id) for id in ids] or list(self.execution.ready)
         runner = f"runner of {instance}"
-        return self.when(Assign([Grant(work, instance, runner, is_idempotent=is_idempotent) for work in works]))
+        return self.when(Assign([AssignedRun(work, instance, runner, is_idempotent=is_idempotent) for work in works]))
 
     def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Any:
         run = self.run(id)
@@ -172,7 +172,7 @@ class Story:
         return self.when(ReportFailure(run.number, run.epoch, error, random, retry_after))
 
     def do(self, *ids: str) -> None:
-        """Lease and succeed, one after the other."""
+        """Lease these nodes and let them succeed, one after the other."""
         for id in ids:
             self.assign(id)
             self.succeed(id)
@@ -220,7 +220,7 @@ class Story:
 
     @property
     def states(self) -> dict[str, str]:
-        """By node. A node that was never mentioned is idle."""
+        """The states by node. A node that was never mentioned is idle."""
         current = self.execution.current
         return {id: current[id].state.value if id in current else "IDLE" for id in self.definition.nodes}
 

@@ -16,12 +16,12 @@ from pathlib import Path
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 
-# A name that says nothing about what is inside; such a file collects what nobody wanted to place.
+# These names say nothing about the content, so such a file collects anything.
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
 VAGUE_NAMES |= {"manager", "managers", "stuff", "shared"}
-# A second file with a suffix instead of a changed first.
+# These suffixes mark a second file instead of a changed first one.
 SECOND_FILE = re.compile(r"(?:_(?:v?\d+|new|old|final|copy|bak|backup|tmp|temp|fixed|improved|orig))$")
-# Words that speak of how the tree came to be rather than of the product.
+# These words speak of the making of the tree and not of the product.
 FOREIGN_WORDS = re.compile(
     r"\b(?:as (?:requested|instructed)|(?:auto|machine|ai)-generated code|sub-?agents?|prompts? said"
     r"|the (?:user|reviewer|brief|ticket|issue) (?:asked|asks|wants|wanted|says|said|demands))\b",
@@ -38,7 +38,7 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The syntax tree; a file that does not parse fails the test that reads it."""
+        """The syntax tree. A file that does not parse fails the test that reads it."""
         return ast.parse(self.text, self.path)
 
     @cached_property
@@ -77,9 +77,18 @@ def has_keyword(node: ast.Call, name: str) -> bool:
     return any(keyword.arg == name and ast.unparse(keyword.value) not in {"''", "None"} for keyword in node.keywords)
 
 
+def types_of(source: Source) -> set[str]:
+    """The public classes and type aliases of a module. A type variable means something in its own file only."""
+    found = {node.name for node in source.tree.body if isinstance(node, ast.ClassDef)}
+    for node in source.tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and called(node.value) != "TypeVar":
+            found.add(ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target))
+    return {name for name in found if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name)}
+
+
 @rule
 def module_size(source: Source) -> Iterator[str]:
-    """A file that does not fit into a head is two files."""
+    """A file that is too large to keep in mind is two files."""
     lines = source.text.count("\n")
     if lines > MODULE_LINES_MAX:
         yield source.at(1, f"module of {lines} lines; {MODULE_LINES_MAX} at most")
@@ -108,9 +117,9 @@ def names_say_what_is_inside(source: Source) -> Iterator[str]:
 
 @rule
 def nothing_unfinished(source: Source) -> Iterator[str]:
-    """Open work is an issue, not a gap."""
+    """Open work is an issue and not a gap in the code."""
     for node in source.nodes:
-        # A bare one is a gap; one with a message refuses part of somebody else's interface.
+        # Without a message it is a gap. With one, it refuses a part of somebody else's interface.
         raised = ast.unparse(node.exc) if isinstance(node, ast.Raise) and node.exc else ""
         if raised.rstrip("()") in {"NotImplementedError", "NotImplemented"}:
             yield source.at(node, "NotImplementedError: write it, or declare a Protocol")
@@ -120,7 +129,7 @@ def nothing_unfinished(source: Source) -> Iterator[str]:
 def tests_do_not_sleep(source: Source) -> Iterator[str]:
     """A test awaits a probe or moves the clock; asyncio.sleep(0) only yields.
 
-    Two files know how to let time pass, `until` and `pause`; a module that runners load is work that takes time.
+    Only two files may let time pass, by `until` and `pause`. In a module that runners load, sleeping is the work.
     """
     may_sleep = source.path in {"tests/support/probe.py", "tests/support/pace.py"}
     if not source.is_test or may_sleep or source.path.endswith("_modules.py"):
@@ -152,7 +161,7 @@ def skips_have_reasons(source: Source) -> Iterator[str]:
 
 @rule
 def cores_read_no_clock(source: Source) -> Iterator[str]:
-    """`datetime` is a value in a core; the present arrives in the call. (.importlinter bans the rest.)"""
+    """`datetime` is a value in a core, and the present time arrives in the call. (.importlinter bans the rest.)"""
     if re.match(r"services/(?:\w+/core|chassis/lease)/", source.path):
         for node in source.nodes:
             if re.search(r"(?:^|\.)(?:now|utcnow|today)$", called(node)) and "datetime" in called(node):
@@ -161,7 +170,7 @@ def cores_read_no_clock(source: Source) -> Iterator[str]:
 
 @rule
 def status_codes_have_one_home(source: Source) -> Iterator[str]:
-    """Status codes are chosen in chassis/grpc/errors.py; a servicer that aborts by itself has a second opinion."""
+    """Status codes are chosen in chassis/grpc/errors.py. A servicer that aborts by itself would choose one too."""
     if re.match(r"services/(?:api|dispatcher|coordinator|runner)/(?:rpc|peers|core|app|handler)", source.path):
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr == "StatusCode":
@@ -172,12 +181,12 @@ def status_codes_have_one_home(source: Source) -> Iterator[str]:
 
 @rule
 def speaks_of_the_product_only(source: Source) -> Iterator[str]:
-    """How the tree came to be is no part of it."""
+    """The tree does not tell how it was made."""
     yield from foreign_words(source.path, source.text)
 
 
 def foreign_words(path: str, text: str) -> Iterator[str]:
-    """Breaches of the rule above, in a file of any kind."""
+    """The breaches of the rule above in a file of any kind."""
     for number, line in enumerate(text.splitlines(), 1):
         if found := FOREIGN_WORDS.search(line):
             yield f"{path}:{number}: {found.group(0)!r} is no word of the product"

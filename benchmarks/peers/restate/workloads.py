@@ -22,7 +22,7 @@ PIDS = [int(pid) for pid in sys.argv[5:]]
 TRIAL_EXECUTIONS = 500
 
 
-class Client:
+class RestateClient:
     """Connections to the ingress, one per call in flight."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
@@ -46,7 +46,7 @@ class Client:
                 raise RuntimeError(f"{handler}: {answer.status} {body}")
 
 
-async def fives(client: Client, copies: int, in_flight: int, count: int) -> float:
+async def fives(client: RestateClient, copies: int, in_flight: int, count: int) -> float:
     """Seconds for all executions, which are spread evenly over the copies of the service."""
     copy = cycle(range(copies))
     return await many_at_once(lambda: client.run("five", next(copy)), count, in_flight)
@@ -54,7 +54,7 @@ async def fives(client: Client, copies: int, in_flight: int, count: int) -> floa
 
 async def main() -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        client = Client(session)
+        client = RestateClient(session)
         await retried(client.register, aiohttp.ClientError)
         forms = {
             f"service processes: {copies}, in flight: {in_flight}": partial(fives, client, copies, in_flight)

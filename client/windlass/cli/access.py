@@ -7,17 +7,20 @@ import typer
 from windlass.cli import messages, render
 from windlass.cli.connection import Api, command
 
-keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
-workspaces = typer.Typer(help="Workspaces; needs the system key.", no_args_is_help=True, rich_markup_mode=None)
+keys = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, rich_markup_mode=None)
+workspaces = typer.Typer(
+    help="Create, change and close workspaces, with the system key.", no_args_is_help=True, rich_markup_mode=None
+)
 
 WorkspaceArgument = Annotated[str, typer.Argument(metavar="WORKSPACE")]
 WorkspaceOption = Annotated[
-    str, typer.Option("--workspace", help="Another workspace than the key's own; needs the system key.")
+    str, typer.Option("--workspace", help="Another workspace than the key's own. This needs the system key.")
 ]
 
 
 Role = Literal["VIEWER", "WORKFLOW", "ADMIN", "RUNNER"]
-Tier = Literal["FREE", "PRO", "ENTERPRISE"]
+TierName = Literal["FREE", "PRO", "ENTERPRISE"]
+TIER = typer.Option(help="It says how many executions may run at once, unless a limit is set.")
 KEY_COLUMNS = {
     "key": "key_id",
     "role": "role",
@@ -43,11 +46,11 @@ def _show_key(answer: Any) -> None:
 @command(keys, "create", shows=_show_key)
 def create_key(
     api: Api,
-    role: Role,
+    role: Annotated[Role, typer.Argument(metavar="ROLE", help="docs/security.md says what it may do.")],
     title: Annotated[str, typer.Option(help="Says who has the key and what for.")] = "",
     workspace: WorkspaceOption = "",
 ) -> Any:
-    """Make a key; it is shown this once."""
+    """Create a key, and show it once."""
     request = messages.CreateApiKeyRequest(workspace=workspace, role=messages.Role.Value(role), title=title)
     return api.call(request, key=_key_for(workspace))
 
@@ -61,24 +64,26 @@ def list_keys(api: Api, workspace: WorkspaceOption = "") -> Any:
 
 @command(keys, "revoke")
 def revoke_key(api: Api, key_id: Annotated[str, typer.Argument(metavar="KEY_ID")]) -> None:
-    """Refuse a key from now on."""
+    """Revoke a key: it is refused from now on."""
     api.call(messages.RevokeApiKeyRequest(key_id=key_id))
     typer.echo(f"{key_id} is refused from now on")
 
 
 def _show_workspace(answer: Any) -> None:
     name = answer.workspace.workspace
-    typer.echo(f"{name} is made; its first key: windlass keys create ADMIN --workspace {name}")
+    typer.echo(f"{name} is created; create its first key with: windlass keys create ADMIN --workspace {name}")
 
 
 @command(workspaces, "create", shows=_show_workspace)
 def create_workspace(
     api: Api,
     workspace: WorkspaceArgument,
-    tier: Annotated[Tier, typer.Option()] = "FREE",
-    executions_max: Annotated[int, typer.Option(help="Executions at once; 0 = the tier's number.", min=0)] = 0,
+    tier: Annotated[TierName, TIER] = "FREE",
+    executions_max: Annotated[
+        int, typer.Option(help="The most executions at once; 0 means the tier's number.", min=0)
+    ] = 0,
 ) -> Any:
-    """Make a workspace."""
+    """Create a workspace."""
     limits = messages.Limits(executions_max=executions_max)
     request = messages.CreateWorkspaceRequest(workspace=workspace, tier=messages.Tier.Value(tier), limits=limits)
     return api.call(request, key="system")
@@ -101,12 +106,16 @@ def get_workspace(api: Api, workspace: WorkspaceArgument) -> None:
 def update_workspace(
     api: Api,
     workspace: WorkspaceArgument,
-    tier: Annotated[Tier | None, typer.Option()] = None,
-    executions_max: Annotated[int | None, typer.Option(help="0 = the tier's number.", min=0)] = None,
-    queued_max: Annotated[int | None, typer.Option(help="0 = the default.", min=0)] = None,
-    etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
+    tier: Annotated[TierName | None, TIER] = None,
+    executions_max: Annotated[
+        int | None, typer.Option(help="The most executions at once; 0 means the tier's number.", min=0)
+    ] = None,
+    queued_max: Annotated[
+        int | None, typer.Option(help="The most queued executions; 0 means the default.", min=0)
+    ] = None,
+    etag: Annotated[str, typer.Option(help="Refuse if the workspace has changed since this etag was read.")] = "",
 ) -> None:
-    """Change its tier or limits; a lower limit ends no running execution."""
+    """Change the tier or the limits of a workspace. A lower limit ends no running execution."""
     changed = messages.Workspace(workspace=workspace)
     request = messages.UpdateWorkspaceRequest(workspace=changed, etag=etag)
     if tier is not None:
@@ -123,8 +132,8 @@ def update_workspace(
 def delete_workspace(
     api: Api, workspace: WorkspaceArgument, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 ) -> None:
-    """Close it for good: its keys are refused at once, queued executions become dead letters, and its name is never
-    given again."""
+    """Close a workspace for good. Its keys are refused at once, queued executions become dead letters, and its name is
+    never given again."""
     if not yes:
         typer.confirm(f"Close {workspace!r} for good?", abort=True)
     request = messages.DeleteWorkspaceRequest(workspace=workspace)

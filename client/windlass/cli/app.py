@@ -29,10 +29,10 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def windlass(
     version: Annotated[
-        bool, typer.Option("--version", help="Say which Windlass this is.", callback=_say_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Windlass, a durable workflow engine: nothing finished is lost or done again."""
+    """Windlass, a durable workflow engine: no finished node is lost or done again."""
 
 
 stack.register(app)

@@ -26,21 +26,23 @@ CALL_SECONDS = 30.0
 TRIES = 5
 TRY_AGAIN_SECONDS = 0.3
 
-HomeOption = Annotated[Path, typer.Option("--home", help="Home of the local stack.", envvar="WINDLASS_HOME")]
-AddressOption = Annotated[str | None, typer.Option("--address", help="host:port of an api.", envvar="WINDLASS_ADDRESS")]
-KeyFileOption = Annotated[Path | None, typer.Option("--key-file", help="File with the key; WINDLASS_KEY also does.")]
+HomeOption = Annotated[Path, typer.Option("--home", help="The home of a local stack.", envvar="WINDLASS_HOME")]
+AddressOption = Annotated[str | None, typer.Option("--address", help="HOST:PORT of an api.", envvar="WINDLASS_ADDRESS")]
+KeyFileOption = Annotated[
+    Path | None, typer.Option("--key-file", help="A file with the key. Or set WINDLASS_KEY to the key.")
+]
 AuthorityFileOption = Annotated[
     Path | None,
     typer.Option(
         "--authority-file",
-        help="Speak TLS to --address; its certificate must be signed by one of these.",
+        help="Call --address over TLS. An authority in this file must have signed its certificate.",
         envvar="WINDLASS_AUTHORITY_FILE",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
 
 class Unusable(Exception):
@@ -128,11 +130,11 @@ class Api:
 
 def command(
     tree: typer.Typer, name: str | None = None, *, shows: Callable[[Any], None] | None = None
-) -> Callable[[Command], Command]:
+) -> Callable[[CommandFunction], CommandFunction]:
     """Make a command of a function whose first parameter is the api. With `shows`, the command prints the function's
     answer, by `shows` or as JSON."""
 
-    def registered(function: Command) -> Command:
+    def registered(function: CommandFunction) -> CommandFunction:
         _, *own = inspect.signature(function).parameters.values()
         options = list(inspect.signature(Api).parameters.values())
 

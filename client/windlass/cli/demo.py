@@ -64,7 +64,7 @@ async def _run(supervisor: Supervisor) -> int:
     async with supervisor.running():
         _say(f"up after {time.monotonic() - began:.1f} s")
         code = await asyncio.to_thread(_example, Api(home=supervisor.home.root))
-        _title("Stopping it all again")
+        _title("Stopping the stack and removing its state")
     return code
 
 
@@ -92,12 +92,12 @@ def _start(api: Api) -> str:
     request = messages.StartExecutionRequest(workflow="order-intake", request_id="demo")
     request.input.update(ORDER)
     execution_id = str(api.call(request).execution.id)
-    _say(f"execution {execution_id} is durable; from here on nothing loses it")
+    _say(f"execution {execution_id} is stored: no crash loses it from here on")
     return execution_id
 
 
 def _watch(api: Api, execution_id: str) -> None:
-    _title("Its journal, as it is written")
+    _title("Its journal, while it is written")
     first = 0
     for event in events_of(api, execution_id):
         first = first or event.time.ToMilliseconds()
@@ -128,14 +128,14 @@ def _tell_what_happened(execution: Any, runs: Any) -> None:
 def _show_what_next() -> None:
     command = program()
     definition = os.path.relpath(str(files("windlass.cli") / DEFINITION))
-    _title("What to try next")
+    _title("Next steps")
     typer.echo(
         f"""\
-In one terminal, the same stack to stay (its state is kept in .windlass/):
+Start a stack that stays in one terminal. It keeps its state in .windlass/:
 
   {command} up
 
-In another, the same order, then a small one, then one that does not fit its schema:
+In another terminal, start the same order, then a small one, then one that does not fit the schema:
 
   {command} workflow apply {definition}
   {command} start order-intake --wait --input '{json.dumps(ORDER)}'
@@ -143,7 +143,7 @@ In another, the same order, then a small one, then one that does not fit its sch
   {command} start order-intake --input '{{"id": "A-1049"}}'
   {command} list
 
-Kill any of the four (`{command} status` shows their pids) while one runs: it ends as if nothing had happened.
+Kill any of the four services at any time (`{command} status` shows their pids). Every execution still comes to its end.
 """
     )
 

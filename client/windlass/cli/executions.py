@@ -12,8 +12,8 @@ import typer
 from windlass.cli import messages, render
 from windlass.cli.connection import TRY_AGAIN_SECONDS, Api, JsonOption, command
 
-_FILTER_HELP = """AIP-160, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT labels.region = eu; OR binds
-tighter than AND. docs/filters.md has the fields."""
+_FILTER_HELP = """Only those for which this is true, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT
+labels.region = eu. OR binds tighter than AND. docs/filters.md has the fields."""
 IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
 
 
@@ -30,13 +30,19 @@ def register(app: typer.Typer) -> None:
 def start(
     api: Api,
     workflow: Annotated[str, typer.Argument(metavar="WORKFLOW")],
-    input_: Annotated[str, typer.Option("--input", help="JSON, or @FILE.")] = "{}",
-    version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0,
-    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeatable.")] = None,
-    priority: Annotated[int, typer.Option(help="1 (lowest) to 5.", min=1, max=5)] = 3,
-    timeout: Annotated[float | None, typer.Option(help="Seconds until it ends as TIMEOUT.", min=0.001)] = None,
-    same_as: Annotated[str, typer.Option("--request-id", help="A repeat with it starts nothing new.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Until it is final; exit code 1 unless SUCCESS.")] = False,
+    input_: Annotated[
+        str, typer.Option("--input", metavar="JSON", help="The input, a JSON object; @FILE reads it from a file.")
+    ] = "{}",
+    version: Annotated[int, typer.Option(help="The version to start; 0 is the newest.", min=0)] = 0,
+    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label; repeat it for more.")] = None,
+    priority: Annotated[int, typer.Option(help="From 1 to 5; a higher one begins earlier.", min=1, max=5)] = 3,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="After this time it ends as TIMEOUT.", min=0.001)
+    ] = None,
+    same_as: Annotated[
+        str, typer.Option("--request-id", help="A second start with the same id starts nothing new.")
+    ] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end. Exit code 1 unless it is SUCCESS.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
@@ -64,10 +70,10 @@ def start(
 def watch(
     api: Api,
     execution_id: IdArgument,
-    after_seq: Annotated[int, typer.Option(help="Go on after this one.", min=0)] = 0,
+    after_seq: Annotated[int, typer.Option(help="Begin after the event with this number.", min=0)] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow its events to the end; exit code 1 unless it ends in SUCCESS."""
+    """Follow the events of an execution to its end. Exit code 1 unless it ends in SUCCESS."""
     last = None
     for event in events_of(api, execution_id, after_seq):
         last = event
@@ -83,19 +89,23 @@ def get(api: Api, execution_id: IdArgument) -> Any:
 def list_(
     api: Api,
     filter_: Annotated[str, typer.Option("--filter", help=_FILTER_HELP)] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    limit: Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)] = 50,
 ) -> Any:
     """List executions, newest first."""
     return api.call(messages.ListExecutionsRequest(filter=filter_, page_size=limit))
 
 
-def cancel(api: Api, execution_id: IdArgument, reason: Annotated[str, typer.Option()] = "") -> Any:
-    """End an execution; its running nodes are told to stop."""
+def cancel(
+    api: Api,
+    execution_id: IdArgument,
+    reason: Annotated[str, typer.Option(help="Kept as the message of its error.")] = "",
+) -> Any:
+    """Cancel an execution. Its running nodes are told to stop."""
     return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
 
 
 def runs(api: Api, execution_id: IdArgument) -> Any:
-    """List every attempt at every node of an execution, and when it ran."""
+    """List every attempt at every node, and when it ran."""
     return api.whole(messages.ListRunsRequest(execution_id=execution_id, page_size=1000))
 
 
@@ -119,14 +129,14 @@ COLUMNS: render.Columns = {
     "execution": "id",
     "workflow": lambda execution: f"{execution.workflow}@{execution.version}",
     "state": "state",
-    "started": "create_time",
+    "created": "create_time",
     "took": "metrics.duration",
 }
 RUN_COLUMNS: render.Columns = {
     "run": lambda run: run.id.rpartition(".")[2],
     "node": lambda run: render.node_name(run.node),
     "module": "module",
-    "attempt": "attempt",
+    "attempt": lambda run: str(run.attempt or ""),
     "state": "state",
     "began": lambda run: render.clock(run.start_time),
     "took": "duration",
@@ -179,7 +189,7 @@ def _show(execution: Any) -> None:
     }
     for name in ("succeeded", "failed", "skipped", "blocked"):
         facts[name] = ", ".join(getattr(execution.summary, name))
-    facts["runs"] = f"{metrics.runs}, {metrics.retries} of them retries" if metrics.runs else ""
+    facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id
     for name, value in facts.items():
         if value:
@@ -200,9 +210,14 @@ def _input(text: str) -> Any:
     from google.protobuf.struct_pb2 import Struct
 
     try:
-        return ParseDict(json.loads(Path(text[1:]).read_text() if text.startswith("@") else text), Struct())
-    except (OSError, ValueError, TypeError, AttributeError, ParseError) as error:
-        raise typer.BadParameter(f"not a JSON object: {error}", param_hint="--input") from None
+        value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+        if not isinstance(value, dict):
+            raise TypeError('an object has braces, like {"id": 7}')
+        return ParseDict(value, Struct())
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint="--input") from None
+    except (ValueError, TypeError, AttributeError, ParseError) as error:
+        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint="--input") from None
 
 
 def _labels(entries: Any) -> dict[str, str]:

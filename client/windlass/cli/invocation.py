@@ -17,5 +17,7 @@ def program() -> str:
 
 def as_typed(command: str, home: Path) -> str:
     """`command` as it works here: with the right program, and with the home if it is not the default."""
+    if not command.startswith("windlass "):
+        return command
     words = command.replace("windlass", program(), 1)
     return words if home.absolute() == DEFAULT_HOME.absolute() else f"{words} --home {os.path.relpath(home)}"

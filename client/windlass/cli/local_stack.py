@@ -123,10 +123,10 @@ def _show_running(home: Home) -> None:
 def _show_processes(found: dict[str, Any]) -> None:
     rows = [_postgres_row(found["postgres"])]
     for each in found["processes"]:
-        state = each["start_time"] if each["ready"] else "starting"
-        numbers = str(each["replica"]), str(each["pid"])
-        rows.append((each["service"], *numbers, each["grpc"], each["metrics"], state))
-    grid(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
+        since = each["start_time"] if each["ready"] else "starting"
+        process = f"{each['service']}-{each['replica']}"
+        rows.append((process, str(each["pid"]), each["grpc"], each["metrics"], since))
+    grid(("process", "pid", "gRPC", "metrics", "since"), rows)
 
 
 def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
@@ -135,4 +135,4 @@ def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
     pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
     host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]
     since = "" if not is_own else entry["start_time"] if entry["pid"] else "starting"
-    return "postgres", "", pid, f"{host}:{entry['port']}", "", since
+    return "postgres", pid, f"{host}:{entry['port']}", "", since

@@ -17,13 +17,14 @@ STATE_COLOURS = {
     "LEASED": "cyan",
 }
 BAR_WIDTH = 40
+COLUMN_GAP = "  "
 # A double holds every whole number up to this one. The digits of larger ones would be wrong.
 WHOLE_MAX = 2**53
 # The run that renders the workflow's output has this in place of a node's id.
 OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
 
 
-# By the title of a column: what is in its cells.
+# Says what is in the cells of each column, by its title.
 Columns = Mapping[str, "str | Callable[[Any], str]"]
 
 
@@ -51,21 +52,24 @@ def cell(item: Any, path: str) -> str:
 
 
 def grid(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich import box
-    from rich.table import Table
+    """One line for each row, with whole cells, so that an id can be copied. A terminal goes on with a line that is too
+    long for it in the next line."""
+    from rich.cells import cell_len
 
-    made = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for row in rows:
-        made.add_row(*(coloured(text) for text in row))
-    console().print(made)
+    lines = [list(columns), *([" ".join(cell.split()) for cell in row] for row in rows)]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    out = console()
+    for line in lines:
+        padded = (coloured(cell) + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
+        out.print(COLUMN_GAP.join(padded).rstrip(), soft_wrap=True)
+        if line is lines[0]:
+            out.print("─" * min(sum(widths) + len(COLUMN_GAP) * (len(widths) - 1), out.width))
 
 
 def console() -> Any:
-    """A console that is wide enough for whole ids when the output is a file or a pipe."""
     from rich.console import Console
 
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=200)
+    return Console(highlight=False)
 
 
 def coloured(cell: str) -> str:
@@ -81,8 +85,8 @@ def print_json(message: Any) -> None:
 
 
 def compact(message: Any) -> str:
-    """A message, Struct or Value on one line."""
-    return json.dumps(plain(message), ensure_ascii=False)
+    """A message, Struct or Value on one line. The keys are sorted, because a Struct has them in no order."""
+    return json.dumps(plain(message), ensure_ascii=False, sort_keys=True)
 
 
 def plain(message: Any) -> Any:
@@ -122,6 +126,10 @@ def span(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
+def run_count(runs: int, retries: int) -> str:
+    return f"{runs}, of which {retries} {'is a retry' if retries == 1 else 'are retries'}" if retries else str(runs)
+
+
 def timeline(runs: Sequence[Any]) -> None:
     """Each run as a bar from its start to its end, on one common scale."""
     started = [run for run in runs if run.start_time.ByteSize() and run.end_time.ByteSize()]
@@ -139,7 +147,8 @@ def timeline(runs: Sequence[Any]) -> None:
         colour = STATE_COLOURS.get(state, "white")
         attempt = f" attempt {run.attempt}" if run.attempt > 1 or state == "FAILED" else ""
         name = node_name(run.node)
-        console().print(f"  {name:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state}{attempt}")
+        line = f"  {name:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state}{attempt}"
+        console().print(line, soft_wrap=True)
 
 
 def _here(timestamp: Any) -> datetime:

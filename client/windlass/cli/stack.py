@@ -28,11 +28,11 @@ def _as_url(given: str | None) -> str | None:
             raise ValueError
         address_of(with_database(given, DATABASE))
     except (ValueError, psycopg.Error):
-        raise typer.BadParameter("is not like postgresql://USER:PASSWORD@HOST:PORT/postgres") from None
+        raise typer.BadParameter("this is not like postgresql://USER:PASSWORD@HOST:PORT/postgres") from None
     return given
 
 
-HomeOption = Annotated[Path, typer.Option("--home", help="Where the stack keeps its state.", show_default=True)]
+StackHomeOption = Annotated[Path, typer.Option("--home", help="The folder of the stack's state.", show_default=True)]
 OperatorOption = Annotated[
     str | None,
     typer.Option(
@@ -47,10 +47,10 @@ OperatorOption = Annotated[
 REPLICAS_MAX = 20
 _say = partial(typer.echo, err=True)
 
-admin = typer.Typer(help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None)
+admin = typer.Typer(help="Create the first keys, and verify a database.", no_args_is_help=True, rich_markup_mode=None)
 
 
-Service = Literal["api", "dispatcher", "coordinator", "runner"]
+ServiceName = Literal["api", "dispatcher", "coordinator", "runner"]
 
 
 def register(app: typer.Typer) -> None:
@@ -61,20 +61,33 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    home: HomeOption = DEFAULT_HOME,
-    port_offset: Annotated[int, typer.Option(help="Added to every port.", min=0, max=55000)] = 0,
-    apis: Annotated[int, typer.Option(min=1, max=REPLICAS_MAX)] = 1,
-    dispatchers: Annotated[int, typer.Option(min=1, max=REPLICAS_MAX)] = 1,
-    coordinators: Annotated[int, typer.Option(min=1, max=REPLICAS_MAX)] = 1,
-    runners: Annotated[int, typer.Option(min=0, max=REPLICAS_MAX)] = 1,
+    home: StackHomeOption = DEFAULT_HOME,
+    port_offset: Annotated[int, typer.Option(help="A number that is added to every port.", min=0, max=55000)] = 0,
+    apis: Annotated[int, typer.Option(help="The number of api processes.", min=1, max=REPLICAS_MAX)] = 1,
+    dispatchers: Annotated[int, typer.Option(help="The number of dispatcher processes.", min=1, max=REPLICAS_MAX)] = 1,
+    coordinators: Annotated[
+        int, typer.Option(help="The number of coordinator processes.", min=1, max=REPLICAS_MAX)
+    ] = 1,
+    runners: Annotated[int, typer.Option(help="The number of runner processes.", min=0, max=REPLICAS_MAX)] = 1,
     modules: Annotated[
         list[Path] | None,
-        typer.Option(help="A file of user modules for the runners; repeatable.", exists=True, dir_okay=False),
+        typer.Option(
+            metavar="FILE",
+            help="Python with modules of your own for the runners; repeat it for more.",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
-    lease_scale: Annotated[float, typer.Option(help="All lease times, times this.", min=0.01, max=100)] = 1.0,
+    lease_scale: Annotated[
+        float, typer.Option(help="All times of leases are multiplied by this.", min=0.01, max=100)
+    ] = 1.0,
     database_url: OperatorOption = None,
-    otlp_endpoint: Annotated[str | None, typer.Option(help="OTLP/gRPC collector; no traces without.")] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a dead process dead.")] = False,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="The OTLP/gRPC collector for traces. Without it there are none.")
+    ] = None,
+    no_restart: Annotated[
+        bool, typer.Option("--no-restart", help="Do not start a process again that has died.")
+    ] = False,
     env: Annotated[list[str] | None, typer.Option(hidden=True, help="SERVICE[-REPLICA]:KEY=VALUE")] = None,
 ) -> None:
     """Run the whole stack until Ctrl-C."""
@@ -97,29 +110,33 @@ def up(
     raise typer.Exit(local_stack.up(options))
 
 
-def down(home: HomeOption = DEFAULT_HOME) -> None:
-    """Stop the stack of a home, from elsewhere."""
+def down(home: StackHomeOption = DEFAULT_HOME) -> None:
+    """Stop the stack that `up` runs in another terminal."""
     from windlass.cli import local_stack
 
     raise typer.Exit(local_stack.down(home))
 
 
-def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """Show what runs, where and since when. Exit code 1 when nothing runs, or the stack is starting or stopping."""
+def status(
+    home: StackHomeOption = DEFAULT_HOME,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Show what runs, where and since when. Exit code 1 unless the stack is up."""
     from windlass.cli import local_stack
 
     raise typer.Exit(local_stack.status(home, as_json=as_json))
 
 
 def serve(
-    service: Service,
-    grpc_address: Annotated[str | None, typer.Option(help="WINDLASS_GRPC_ADDRESS")] = None,
-    public_grpc_address: Annotated[str | None, typer.Option(help="WINDLASS_PUBLIC_GRPC_ADDRESS")] = None,
-    metrics_address: Annotated[str | None, typer.Option(help="WINDLASS_METRICS_ADDRESS")] = None,
-    replica: Annotated[str | None, typer.Option(help="WINDLASS_REPLICA")] = None,
-    lease_scale: Annotated[float | None, typer.Option(help="WINDLASS_LEASE_SCALE")] = None,
+    service: Annotated[ServiceName, typer.Argument(metavar="SERVICE", help="The service to run.")],
+    grpc_address: Annotated[str | None, typer.Option(help="Sets WINDLASS_GRPC_ADDRESS.")] = None,
+    public_grpc_address: Annotated[str | None, typer.Option(help="Sets WINDLASS_PUBLIC_GRPC_ADDRESS.")] = None,
+    metrics_address: Annotated[str | None, typer.Option(help="Sets WINDLASS_METRICS_ADDRESS.")] = None,
+    replica: Annotated[str | None, typer.Option(help="Sets WINDLASS_REPLICA.")] = None,
+    lease_scale: Annotated[float | None, typer.Option(help="Sets WINDLASS_LEASE_SCALE.")] = None,
 ) -> None:
-    """Run one process in the foreground, as production does; set by WINDLASS_… and these options."""
+    """Run one service in the foreground, as production does. Its settings are WINDLASS_… in the environment and these
+    options."""
     given = {
         "GRPC_ADDRESS": grpc_address,
         "PUBLIC_GRPC_ADDRESS": public_grpc_address,
@@ -133,24 +150,24 @@ def serve(
     runpy.run_module(f"services.{service}", run_name="__main__", alter_sys=True)
 
 
-def migrate(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
-    """Create or upgrade database, roles and schemas. The passwords of the roles are kept in the home."""
+def migrate(home: StackHomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
+    """Create or upgrade the database, its roles and schemas. The passwords of the roles are kept in the home."""
     from deploy.local.installation import migrate as run
 
     raise typer.Exit(run(home, _needed(database_url), _say))
 
 
-def bootstrap(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
-    """Make the workspace `default` and the first keys, kept in the home (mode 0600)."""
+def bootstrap(home: StackHomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
+    """Create the first workspace and keys. The workspace is `default`; the keys are kept in the home (mode 0600)."""
     from deploy.local.installation import bootstrap as run
 
     raise typer.Exit(run(home, _needed(database_url), _say))
 
 
-def verify(context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
-    """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one.
+def verify(context: typer.Context, home: StackHomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
+    """Check what is stored against the guarantees. Every journal is folded again. Exit code 1 if one is broken.
 
-    It reads the database of the home's stack while that runs, or the database that is given.
+    It reads the database of the stack that runs in the home, or the database that is given.
     """
     from windlass.cli.verify import verify as run
 
@@ -160,7 +177,7 @@ def verify(context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url
 
 
 def demo() -> None:
-    """Run a worked example on a stack of its own, which is removed afterwards."""
+    """Run an example on a stack of its own, which is removed."""
     from windlass.cli.demo import demo as run
 
     raise typer.Exit(run())

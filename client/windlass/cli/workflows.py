@@ -9,7 +9,7 @@ import typer
 from windlass.cli import messages, render
 from windlass.cli.connection import Api, JsonOption, command
 
-app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Apply, show and archive workflows.", no_args_is_help=True, rich_markup_mode=None)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - reads the standard input.")]
 NameArgument = Annotated[str, typer.Argument(metavar="WORKFLOW")]
@@ -30,7 +30,9 @@ def _show_applied(answer: Any) -> None:
 
 @command(app, shows=_show_applied)
 def apply(
-    api: Api, file: FileArgument, etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = ""
+    api: Api,
+    file: FileArgument,
+    etag: Annotated[str, typer.Option(help="Refuse if the workflow has changed since this etag was read.")] = "",
 ) -> Any:
     """Create a workflow, or a new version of it."""
     return api.call(messages.ApplyWorkflowRequest(**read_source(file)._asdict(), etag=etag))
@@ -41,11 +43,11 @@ def validate(
     api: Api,
     file: FileArgument,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Needs no stack; modules that runners announce are not known then.")
+        bool, typer.Option("--offline", help="Ask no stack. The modules that runners announce are then unknown.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
+    """Report every fault of a definition, and record nothing. Exit code 1 if there is one."""
     source = read_source(file)
     if offline:
         answer = _validated_here(source)
@@ -69,14 +71,18 @@ def _show(workflow: Any) -> None:
 
 @command(app, shows=_show)
 def get(
-    api: Api, workflow: NameArgument, version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0
+    api: Api,
+    workflow: NameArgument,
+    version: Annotated[int, typer.Option(help="The version to print; 0 is the newest.", min=0)] = 0,
 ) -> Any:
-    """Print a definition as it was written, or all that is known of it as JSON."""
+    """Print a definition as it was written. With --json: all that is known of it."""
     return api.call(messages.GetWorkflowRequest(workflow=workflow, version=version)).workflow
 
 
 @command(app, "list", shows=render.listing("workflows", COLUMNS))
-def list_(api: Api, archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False) -> Any:
+def list_(
+    api: Api, archived: Annotated[bool, typer.Option("--archived", help="List archived ones too.")] = False
+) -> Any:
     """List all workflows, by name."""
     return api.whole(messages.ListWorkflowsRequest(page_size=1000, show_archived=archived))
 
@@ -89,21 +95,21 @@ def versions(api: Api, workflow: NameArgument) -> Any:
 
 @command(app)
 def archive(api: Api, workflow: NameArgument) -> None:
-    """Let no new execution of it start."""
+    """Archive a workflow: it can no longer be started or changed."""
     api.call(messages.ArchiveWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
 
 
 @command(app)
 def restore(api: Api, workflow: NameArgument) -> None:
-    """Undo archive."""
+    """Restore an archived workflow."""
     api.call(messages.RestoreWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} can be started again")
 
 
 class Source(NamedTuple):
     source: str
-    # By the name of Workflow.SourceFormat.
+    # The name of a Workflow.SourceFormat.
     source_format: Any
 
 
@@ -111,10 +117,12 @@ def read_source(file: Path) -> Source:
     """The text of a definition. A file that is unreadable or empty is a usage error."""
     try:
         text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file}: {error}") from None
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{file} is not text in UTF-8: {error.reason} at byte {error.start}") from None
     if not text.strip():
-        raise typer.BadParameter(f"{file} holds no definition (a mapping with name, nodes, edges)")
+        raise typer.BadParameter(f"{file} is empty; a definition is an object with name, nodes and edges")
     return Source(text, "JSON" if file.suffix == ".json" else "YAML")
 
 

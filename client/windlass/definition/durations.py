@@ -5,7 +5,7 @@ more and at most a year. A time is RFC 3339 with an offset. Both may come out of
 around them is ignored. Everything else raises ValueError with a message for the author of the workflow.
 
 Hazards: all arithmetic is in whole microseconds, so that a duration compares equal to itself after any number of
-conversions. Of the calendar only dates in UTC are used, because the machine's time zone must not count.
+conversions. All dates are in UTC, because the machine's time zone must not count.
 """
 
 import re

@@ -32,7 +32,7 @@ _EXPRESSIONS: Final = {
 
 # Says why a value is no usable JSON Schema; None when it is one.
 SchemaJudge = Callable[[Any], str | None]
-# A message names so many branches; of more it gives the count.
+# A message names at most this number of branches. If there are more, it gives their count.
 BRANCHES_TOLD_MAX: Final = 20
 # A path that leads into a node or an edge.
 _IN_NODE: Final = re.compile(r"(nodes|edges)\[(\d+)\]")
@@ -252,7 +252,7 @@ def _listed(document: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _delay_faults(part: Mapping[str, Any], workflow: Mapping[str, Any], prefix: str) -> Iterator[Fault]:
-    """Members that a retry policy lacks are those of the workflow's policy, then those of docs/definitions.md."""
+    """A member that a retry policy lacks has the workflow's value, or else the default of docs/definitions.md."""
     whole: dict[str, Any] = {"initialDelay": "1s", "maxDelay": "300s"}
     for policy in (workflow.get("retry"), part.get("retry")):
         whole |= policy if isinstance(policy, dict) else {}

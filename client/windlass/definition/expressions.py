@@ -78,8 +78,8 @@ class Allowance:
         long = sum(length for length in lengths if length > LONG_CHARACTERS_MIN)
         if long > self._characters:
             return (
-                f"what has more than {LONG_CHARACTERS_MIN} characters between two braces"
-                f" has at most {LONG_CHARACTERS_MAX} in a definition"
+                f"at most {LONG_CHARACTERS_MAX} characters in a definition"
+                f" between all braces that hold more than {LONG_CHARACTERS_MIN}"
             )
         self._characters -= long
         return ""

@@ -72,7 +72,7 @@ def _sifted(value: Any, path: str, depth: int, found: Sifted) -> Any:
                 for index, inner in enumerate(value)
             ]
         case float() if not math.isfinite(value):
-            fault = Fault(path, "NOT_A_NUMBER", "NaN and infinities are no JSON")
+            fault = Fault(path, "NOT_A_NUMBER", "JSON has no NaN and no infinities")
         case str() if "\x00" in value:
             fault = Fault(path, "NUL", "contains a NUL character")
         case _:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# For the canonical JSON, and for the text that it was read from.
+# This limits the canonical JSON, and also the text that it was read from.
 DEFINITION_BYTES_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 2_000
 EDGES_MAX: Final = 20_000

@@ -1,6 +1,6 @@
 """Parses the text of a definition into a JSON value, and knows the line of each path in YAML (`yaml_text.py`).
 
-In JSON and YAML, a key that is there twice in one object is a fault.
+In JSON and YAML, a key that occurs twice in one object is a fault.
 """
 
 import json
@@ -56,7 +56,7 @@ def _parse_json(text: str) -> Parsed:
             seen: set[str] = set()
             for key, _ in pairs:
                 if key in seen:
-                    message = f"the key {shown_key(key)!r} is there twice in one object"
+                    message = f"the key {shown_key(key)!r} occurs twice in one object"
                     faults.append(Fault(shown_key(key), "DUPLICATE_KEY", message))
                 seen.add(key)
         return members
@@ -66,8 +66,8 @@ def _parse_json(text: str) -> Parsed:
         orjson.loads(text)
         document = json.loads(text, object_pairs_hook=unique, parse_int=_number, parse_float=_number)
     except orjson.JSONDecodeError as error:
-        return _unreadable("SYNTAX", f"is no JSON: {error.msg}", error.lineno)
-    except RecursionError:  # from about 900 levels on; orjson itself ends at 1,024
+        return _unreadable("SYNTAX", f"this is not JSON: {error.msg}", error.lineno)
+    except RecursionError:  # this begins at about 900 levels; orjson itself stops at 1,024
         return _unreadable("TOO_DEEP", "JSON is nested without end")
     return Parsed(document, faults)
 

@@ -20,7 +20,7 @@ from windlass.definition.limits import DEFINITION_BYTES_MAX, DEPTH_MAX, FAULTS_M
 NODES_MAX: Final = 250_000
 # Nesting over DEPTH_MAX is one fault among others. At this depth reading ends: libyaml's time grows with its square.
 LEVELS_MAX: Final = 2 * DEPTH_MAX
-# Far more than a double has. The time to read a number grows with the square of its digits.
+# A double has far fewer. The time to read a number grows with the square of its digits.
 DIGITS_MAX: Final = 400
 _TAG: Final = "tag:yaml.org,2002:"
 _TEXTS: Final = frozenset({"str", "timestamp", "value", "merge"})
@@ -73,9 +73,9 @@ class YamlText:
         except MarkedYAMLError as error:
             told = ", ".join(part for part in (error.context, error.problem) if part)
             line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-            raise Unreadable("SYNTAX", f"is no YAML: {told}", line=line) from None
+            raise Unreadable("SYNTAX", f"this is not YAML: {told}", line=line) from None
         except YAMLError as error:
-            raise Unreadable("SYNTAX", f"is no YAML: {' '.join(str(error).split())[:300]}") from None
+            raise Unreadable("SYNTAX", f"this is not YAML: {' '.join(str(error).split())[:300]}") from None
         if self._root is not None:
             self.document = self._read(self._root)
 
@@ -99,11 +99,11 @@ class YamlText:
         # A container counts its two brackets, a scalar its text and a comma.
         self._spent += 1 + len(node.value) if isinstance(node, ScalarNode) else 2
         if self._spent > DEFINITION_BYTES_MAX:
-            raise Unreadable("TOO_LARGE", f"at most {DEFINITION_BYTES_MAX} bytes, aliases written out")
+            raise Unreadable("TOO_LARGE", f"at most {DEFINITION_BYTES_MAX} bytes with all aliases written out")
         if isinstance(node, ScalarNode):
             return self._scalar(node)
         if node in self._open:
-            raise Unreadable("SYNTAX", "an alias stands inside what it stands for", self._shown_path(), _line(node))
+            raise Unreadable("SYNTAX", "an alias stands inside its own target", self._shown_path(), _line(node))
         if len(self._open) >= LEVELS_MAX:
             raise Unreadable("TOO_DEEP", f"is nested deeper than {DEPTH_MAX}", self._shown_path(), _line(node))
         self._open.add(node)
@@ -126,17 +126,17 @@ class YamlText:
         for key, value in node.value:
             tag = key.tag.removeprefix(_TAG)
             if not isinstance(key, ScalarNode):
-                raise Unreadable("NOT_JSON", "a key is text", self._shown_path(), _line(key))
+                raise Unreadable("NOT_JSON", "a key must be text", self._shown_path(), _line(key))
             if tag == "merge":
                 merged += self._merged(value)
                 continue
             shown = shown_key(key.value)
             if tag not in _TEXTS:
-                self._tell("NOT_JSON", f'a key is text: write "{shown}" in quotes', key, f".{shown}")
+                self._tell("NOT_JSON", f'a key must be text: write "{shown}" in quotes', key, f".{shown}")
             elif key.value in members:
-                self._tell("DUPLICATE_KEY", f"the key {shown!r} is there twice", key, f".{shown}")
+                self._tell("DUPLICATE_KEY", f"the key {shown!r} occurs twice in one object", key, f".{shown}")
             members[key.value] = self._inside(f".{shown}", value)
-        for source in merged:  # of two sources with the same key, the earlier wins
+        for source in merged:  # if two sources have the same key, the earlier one wins
             for name, value in source.items():
                 members.setdefault(name, value)
         return members
@@ -163,7 +163,7 @@ class YamlText:
                 return number(self._loader.construct_yaml_float(node))
         except (ValueError, KeyError):
             pass
-        self._tell("NOT_JSON", f"{text[:40]!r} is no {tag} that JSON has", node)
+        self._tell("NOT_JSON", f"{text[:40]!r} is not a {tag} that JSON has", node)
         return None
 
     def _tell(self, reason: str, message: str, node: Node, step: str = "") -> None:

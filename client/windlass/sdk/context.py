@@ -30,8 +30,8 @@ class Context:
     effect_key: str
     # An earlier attempt was granted and may have had its effect.
     may_have_run_before: bool
-    # When this attempt ends at the latest, by this machine's clock: at its node's timeout or its execution's deadline,
-    # whichever comes first. None when neither is set.
+    # The time at which this attempt ends at the latest, by this machine's clock: its node's timeout or its execution's
+    # deadline, whichever comes first. None when neither is set.
     deadline: datetime | None
     # The last cursor that a heartbeat of an earlier attempt reported; None when there is none.
     cursor: Any
@@ -57,7 +57,7 @@ class Context:
         """Report progress; what is left out stays as it was. It travels with the runner's next beat, and the next
         attempt gets the last cursor.
 
-        Raises PermanentError for a cursor that is no JSON or over 64 KiB."""
+        Raises PermanentError for a cursor that is not JSON or is over 64 KiB."""
         self.tell(progress, message, cursor)
 
     def tell(self, progress: float | None = None, message: str | None = None, cursor: Any = None) -> None:

@@ -20,10 +20,10 @@ from services.api.app import refusals
 from services.api.app.identifiers import is_execution_id
 from services.api.app.ports import (
     PAGE_SIZE_MAX,
-    Execution,
     ExecutionQuery,
     ExecutionQueue,
     ExecutionReads,
+    ExecutionView,
     Watch,
     Watches,
 )
@@ -35,8 +35,9 @@ CANCEL_SECONDS: Final = 2.0
 # How long the read of a running execution waits to learn whether it was given up. Nearly all were not.
 _GIVEN_UP_SECONDS: Final = 1.0
 # For this time an execution that was not given up is not checked again, so that reading it often costs dispatchers
-# nothing, and does not wait for them while they are away. Its end may be seen this late. And how many are remembered.
+# nothing, and does not wait for them while they are away. Its end may be seen this late.
 _GOING_SECONDS: Final = 2.0
+# The number of such executions that are remembered.
 _GOING_MAX: Final = 10_000
 # A row carries an input of up to 256 KiB; an answer has at most 64 MiB.
 _QUEUE_PAGE: Final = 200
@@ -53,7 +54,7 @@ class Executions:
         # Executions that had not been given up at this time; oldest first.
         self._going: OrderedDict[str, float] = OrderedDict()
 
-    async def find(self, workspace: str, execution_id: str) -> Execution:
+    async def find(self, workspace: str, execution_id: str) -> ExecutionView:
         if not is_execution_id(execution_id):
             raise refusals.execution_not_found(execution_id)
         execution = await self._started(execution_id)
@@ -66,7 +67,7 @@ class Executions:
             execution = await self._given_up_soon(execution)
         return _own(workspace, execution, execution_id)
 
-    async def given_up(self, execution_ids: Sequence[str]) -> Sequence[Execution]:
+    async def given_up(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]:
         """Return the executions that dispatchers have given up, with their end."""
         failed = {row.id: row for row in await self._queue.queued(execution_ids) if row.is_given_up}
         if not failed:
@@ -77,7 +78,7 @@ class Executions:
         started = {each.id: each for each in await self._reads.executions(list(failed))}
         return [_ended(started.get(id_), row) for id_, row in failed.items()]
 
-    async def _given_up_soon(self, execution: Execution) -> Execution:
+    async def _given_up_soon(self, execution: ExecutionView) -> ExecutionView:
         """The execution with its end if dispatchers have given it up. While dispatchers are away it is returned as it
         is."""
         asked_at, known_at = self._clock.monotonic(), self._going.get(execution.id)
@@ -95,22 +96,22 @@ class Executions:
             self._going.popitem(last=False)
         return execution
 
-    async def page(self, asked: ExecutionQuery) -> Sequence[Execution]:
+    async def page(self, asked: ExecutionQuery) -> Sequence[ExecutionView]:
         """At least `limit` executions, if they exist."""
         by_id = {execution.id: execution for execution in await self._waiting(asked)}
         started = await self._going_or_final(asked)
         by_id.update((execution.id, execution) for execution in started if execution.workspace == asked.workspace)
         return sorted(by_id.values(), key=lambda execution: execution.id, reverse=not asked.ascending)
 
-    async def wait(self, watch: Watch, seconds: float) -> Execution | None:
+    async def wait(self, watch: Watch, seconds: float) -> ExecutionView | None:
         """The final execution. None: the time was over first."""
         end = self._clock.monotonic() + seconds
         while (remaining := end - self._clock.monotonic()) > 0:
-            if isinstance(update := await watch.next(remaining), Execution):
+            if isinstance(update := await watch.next(remaining), ExecutionView):
                 return update
         return None
 
-    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> Execution:
+    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> ExecutionView:
         # An execution that was given up cannot be cancelled, so this is checked again.
         self._going.pop(execution_id, None)
         execution = await self.find(workspace, execution_id)
@@ -129,13 +130,13 @@ class Executions:
         finally:
             watch.close()
 
-    async def _started(self, execution_id: str) -> Execution | None:
+    async def _started(self, execution_id: str) -> ExecutionView | None:
         found = await self._reads.executions([execution_id])
         return found[0] if found else None
 
-    async def _going_or_final(self, asked: ExecutionQuery) -> list[Execution]:
+    async def _going_or_final(self, asked: ExecutionQuery) -> list[ExecutionView]:
         """Executions of the coordinators without those that were given up, which `_waiting` finds in the queue."""
-        found: list[Execution] = []
+        found: list[ExecutionView] = []
         while len(found) < asked.limit:
             batch = await self._reads.execution_page(asked)
             going = [execution.id for execution in batch if not execution.is_final]
@@ -147,10 +148,10 @@ class Executions:
             asked = asked._replace(from_id=batch[-1].id)
         return found[: asked.limit]
 
-    async def _waiting(self, asked: ExecutionQuery) -> list[Execution]:
+    async def _waiting(self, asked: ExecutionQuery) -> list[ExecutionView]:
         """The first rows of the queue that match."""
         workspace, filter_, from_id = asked.workspace, asked.filter, asked.from_id
-        found: list[Execution] = []
+        found: list[ExecutionView] = []
         for _ in range(_QUEUE_PAGES_MAX):
             rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=asked.ascending)
             fitting = [row for row in rows if row.workspace == workspace and filter_.may_match(row)]
@@ -160,13 +161,13 @@ class Executions:
             from_id = rows[-1].id
         raise DependencyUnavailable("the queue", "too long to be searched with this filter", retry_after=5.0)
 
-    async def _unknown_there(self, waiting: Sequence[Execution]) -> list[Execution]:
+    async def _unknown_there(self, waiting: Sequence[ExecutionView]) -> list[ExecutionView]:
         """Rows without those that a coordinator has started: such a row is older than the coordinator's record, and may
         match a filter that the record does not match."""
         if not waiting:
             return []
         known = {each.id: each for each in await self._reads.executions([row.id for row in waiting])}
-        found: list[Execution] = []
+        found: list[ExecutionView] = []
         for row in waiting:
             started = known.get(row.id)
             if started is None or (row.is_given_up and not started.is_final):
@@ -174,7 +175,7 @@ class Executions:
         return found
 
 
-def _ended(started: Execution | None, row: Execution) -> Execution:
+def _ended(started: ExecutionView | None, row: ExecutionView) -> ExecutionView:
     """The execution of a row that was given up, which its coordinator may have ended nevertheless."""
     if started is None:
         return row
@@ -183,13 +184,13 @@ def _ended(started: Execution | None, row: Execution) -> Execution:
     return started._replace(state=row.state, last_seq=started.last_seq + 1, row=row.row)
 
 
-def _own(workspace: str, execution: Execution | None, execution_id: str) -> Execution:
+def _own(workspace: str, execution: ExecutionView | None, execution_id: str) -> ExecutionView:
     if execution is None or execution.workspace != workspace:
         raise refusals.execution_not_found(execution_id)
     return execution
 
 
-def _cancelled(execution: Execution) -> Execution:
+def _cancelled(execution: ExecutionView) -> ExecutionView:
     """The final execution, or a refusal if it ended otherwise than by a cancel."""
     if execution.state != "CANCELLED":
         raise refusals.execution_final(execution.id, execution.state)

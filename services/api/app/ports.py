@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.identity.callers import Identity
 
-# A peer answers with at most so many rows.
+# A peer answers with at most this number of rows.
 PAGE_SIZE_MAX: Final = 1_000
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
@@ -75,7 +75,7 @@ class WorkflowRecord(NamedTuple):
     definition: bytes
     revision: int
     create_time: datetime
-    # When this version was applied.
+    # The time at which this version was applied.
     update_time: datetime
     archive_time: datetime | None
     # Lists leave both out.
@@ -111,7 +111,7 @@ class VersionRecord(NamedTuple):
     effect_secret: bytes
 
 
-class Execution(NamedTuple):
+class ExecutionView(NamedTuple):
     """An execution, as far as use cases read it. `rpc/translate.py` shows all of it."""
 
     id: str
@@ -135,17 +135,17 @@ class Execution(NamedTuple):
         return self.row is not None and self.state == "FAILED"
 
 
-class Event(NamedTuple):
+class EventView(NamedTuple):
     """An event of an execution. `rpc/translate.py` shows all of it."""
 
     seq: int
     # It made the execution final.
     is_last: bool
-    # The coordinator's EventRecord; or the Execution, if this is the end of one that was given up.
+    # The coordinator's EventRecord; or the ExecutionView, if this is the end of one that was given up.
     record: Any
 
 
-class UsedRequest(NamedTuple):
+class EarlierStart(NamedTuple):
     """The start that used a request_id."""
 
     request_hash: bytes
@@ -160,11 +160,11 @@ class Filter(Protocol):
         """The Conditions, for coordinators."""
         ...
 
-    def matches(self, execution: Execution) -> bool: ...
+    def matches(self, execution: ExecutionView) -> bool: ...
 
-    def may_match(self, row: Execution) -> bool:
-        """Whether the execution of a row of the queue may match, judged without asking its coordinator. A row that was
-        given up does not say when the execution started."""
+    def may_match(self, row: ExecutionView) -> bool:
+        """True when the execution of a row of the queue may match. Its coordinator is not asked. A row that was given
+        up does not say when the execution started."""
         ...
 
 
@@ -196,7 +196,7 @@ class ApiKeys(Protocol):
 
 class Workspaces(Protocol):
     async def get(self, workspace: str) -> WorkspaceRecord | None:
-        """Closed ones too."""
+        """Finds closed workspaces too."""
         ...
 
     async def page(self, after: str, limit: int) -> Sequence[WorkspaceRecord]: ...
@@ -248,11 +248,11 @@ class Enqueuer(Protocol):
 class ExecutionQueue(Protocol):
     """Any dispatcher. Its rows are PENDING, or FAILED when they were given up."""
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[Execution]: ...
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]: ...
 
-    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[Execution]: ...
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[ExecutionView]: ...
 
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, EarlierStart]:
         """The starts that used these request ids. Unused ones are left out."""
         ...
 
@@ -265,11 +265,13 @@ class ExecutionQueue(Protocol):
 class ExecutionReads(Protocol):
     """Any coordinator."""
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[Execution]: ...
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]: ...
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[Execution]: ...
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[ExecutionView]: ...
 
-    async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[Event]: ...
+    async def events(
+        self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0
+    ) -> Sequence[EventView]: ...
 
     async def modules(self, workspace: str) -> Sequence[str]:
         """Return the modules that runners have announced for this workspace."""
@@ -279,7 +281,7 @@ class ExecutionReads(Protocol):
 class Watch(Protocol):
     """The updates of one execution that coordinators send from now on."""
 
-    async def next(self, seconds: float) -> Event | Execution | None:
+    async def next(self, seconds: float) -> EventView | ExecutionView | None:
         """The next event in the order of arrival, or the execution when it is final. None: the time is over or the
         stream was cut, so read again."""
         ...
@@ -303,6 +305,6 @@ class Watches(Protocol):
         """The executions for which a caller has waited since before `time` (of the event loop's clock)."""
         ...
 
-    def final(self, execution: Execution) -> None:
+    def final(self, execution: ExecutionView) -> None:
         """Tell the waiting callers that it has ended."""
         ...

@@ -15,27 +15,27 @@ from typing import Generic, NamedTuple, TypeVar
 from services.chassis.process.clock import Clock
 
 Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
+Cached = TypeVar("Cached")
 
 
-class _Entry(NamedTuple, Generic[Value]):
-    value: Value
+class _Entry(NamedTuple, Generic[Cached]):
+    value: Cached
     # The time at which the read began.
     read_at: float
 
 
-class RefreshingCache(Generic[Key, Value]):
+class RefreshingCache(Generic[Key, Cached]):
     def __init__(
-        self, read: Callable[[Key], Awaitable[Value]], clock: Clock, *, trusted_seconds: float, entries_max: int
+        self, read: Callable[[Key], Awaitable[Cached]], clock: Clock, *, trusted_seconds: float, entries_max: int
     ) -> None:
         self._read = read
         self._clock = clock
         self._trusted_seconds = trusted_seconds
         self._entries_max = entries_max
-        self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()
-        self._reading: dict[Key, asyncio.Task[Value]] = {}
+        self._entries: OrderedDict[Key, _Entry[Cached]] = OrderedDict()
+        self._reading: dict[Key, asyncio.Task[Cached]] = {}
 
-    async def get(self, key: Key) -> Value:
+    async def get(self, key: Key) -> Cached:
         entry = self._entries.get(key)
         if entry is not None:
             age = self._clock.monotonic() - entry.read_at
@@ -61,7 +61,7 @@ class RefreshingCache(Generic[Key, Value]):
         self._entries.clear()
         self._reading.clear()
 
-    def _read_again(self, key: Key) -> asyncio.Task[Value]:
+    def _read_again(self, key: Key) -> asyncio.Task[Cached]:
         reading = self._reading.get(key)
         if reading is None:
             reading = asyncio.ensure_future(self._keep(key, self._clock.monotonic()))
@@ -69,7 +69,7 @@ class RefreshingCache(Generic[Key, Value]):
             reading.add_done_callback(_look_at)
         return reading
 
-    async def _keep(self, key: Key, asked_at: float) -> Value:
+    async def _keep(self, key: Key, asked_at: float) -> Cached:
         own = asyncio.current_task()
         try:
             value = await self._read(key)
@@ -86,7 +86,7 @@ class RefreshingCache(Generic[Key, Value]):
         return value
 
 
-def _look_at(reading: asyncio.Task[Value]) -> None:
+def _look_at(reading: asyncio.Task[Cached]) -> None:
     """Retrieve the exception of a failed background read, or asyncio would log it. The next caller reads again."""
     if not reading.cancelled():
         reading.exception()

@@ -121,7 +121,7 @@ def workspace_not_found(workspace: str) -> Refusal:
 
 
 def workspace_exists(workspace: str) -> Refusal:
-    message = f"there is, or was, a workspace {workspace!r} with other settings; names are given once"
+    message = f"there is, or was, a workspace {workspace!r} with other settings; a name is never used again"
     return _refusal("WORKSPACE_EXISTS", message, f"windlass workspace get {workspace}", workspace=workspace)
 
 

@@ -37,7 +37,7 @@ class StartCommand(NamedTuple):
     timeout: int
 
 
-class NewStart(NamedTuple):
+class PreparedStart(NamedTuple):
     """A start that may be queued. `rpc/translate.py` makes its EnqueueItem."""
 
     command: StartCommand
@@ -75,7 +75,9 @@ class Starter:
         self._clock = clock
         self._enqueue_seconds = enqueue_seconds
 
-    async def prepare(self, workspace: str, command: StartCommand, violations_max: int = VIOLATIONS_MAX) -> NewStart:
+    async def prepare(
+        self, workspace: str, command: StartCommand, violations_max: int = VIOLATIONS_MAX
+    ) -> PreparedStart:
         """Raise every refusal that is possible without asking the queue."""
         startable = await self._startables.get(workspace, command.workflow, command.version)
         content = orjson.dumps(command.input)
@@ -91,7 +93,7 @@ class Starter:
         now = self._clock.epoch_ns() // 1_000 * 1_000
         timeout = _shorter(command.timeout, startable.timeout * 1_000)
         deadline = now + timeout if timeout else 0
-        return NewStart(command, startable, workspace, self._identifiers.mint(), content, now, deadline)
+        return PreparedStart(command, startable, workspace, self._identifiers.mint(), content, now, deadline)
 
     async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[str | Refusal | None]:
         """The execution that each request_id has started; None where it was not used before."""
@@ -105,13 +107,13 @@ class Starter:
                 found.append(used.execution_id if used else None)
         return found
 
-    def submit(self, start: NewStart, item: Any) -> Coroutine[Any, Any, str]:
+    def submit(self, start: PreparedStart, item: Any) -> Coroutine[Any, Any, str]:
         """Send the start at once, as an EnqueueItem. It is durable when the answer comes: its id, or that of an earlier
         start with the same request_id."""
         crash_point("api.start.before_enqueue")
         return self._settled(start, self._enqueuer.enqueue(item, self._enqueue_seconds))
 
-    async def _settled(self, start: NewStart, answering: Awaitable[str | Refusal | DependencyUnavailable]) -> str:
+    async def _settled(self, start: PreparedStart, answering: Awaitable[str | Refusal | DependencyUnavailable]) -> str:
         answer = await answering
         crash_point("api.start.after_enqueue")
         if isinstance(answer, str):

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from services.api.app.executions import Executions
-from services.api.app.ports import Event, ExecutionReads, Watch, Watches
+from services.api.app.ports import EventView, ExecutionReads, Watch, Watches
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.telemetry.logs import logger
 
@@ -35,7 +35,7 @@ class EventWatcher:
         self._reads = reads
         self._watches = watches
 
-    async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncIterator[Event]:
+    async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncIterator[EventView]:
         """Every event after `after_seq`; ends after the one that made the execution final."""
         await self._executions.find(workspace, execution_id)
         watch = self._watches.open(execution_id, after_seq=after_seq, events=True)
@@ -47,7 +47,7 @@ class EventWatcher:
         finally:
             watch.close()
 
-    async def _events(self, workspace: str, execution_id: str, seen: int, watch: Watch) -> AsyncIterator[Event]:
+    async def _events(self, workspace: str, execution_id: str, seen: int, watch: Watch) -> AsyncIterator[EventView]:
         while True:
             async for event in self._journal(execution_id, seen):
                 seen = event.seq
@@ -55,17 +55,17 @@ class EventWatcher:
             execution = await self._executions.find(workspace, execution_id)
             if execution.is_given_up:
                 if execution.last_seq > seen:
-                    yield Event(execution.last_seq, is_last=True, record=execution)
+                    yield EventView(execution.last_seq, is_last=True, record=execution)
                 return
             if execution.is_final and execution.last_seq <= seen:
                 # All its events were seen, perhaps in an earlier call.
                 return
-            while isinstance(update := await watch.next(SILENCE_SECONDS), Event) and update.seq <= seen + 1:
+            while isinstance(update := await watch.next(SILENCE_SECONDS), EventView) and update.seq <= seen + 1:
                 if update.seq > seen:
                     seen = update.seq
                     yield update
 
-    async def _journal(self, execution_id: str, after_seq: int) -> AsyncIterator[Event]:
+    async def _journal(self, execution_id: str, after_seq: int) -> AsyncIterator[EventView]:
         while True:
             events = await self._reads.events(execution_id, after_seq, EVENTS_PER_READ)
             for event in events:
@@ -84,4 +84,4 @@ class EventWatcher:
                 for execution in ended:
                     self._watches.final(execution)
             except (DependencyUnavailable, Refusal) as failure:
-                log.info("admissions are read later", error=str(failure))
+                log.info("executions that were given up cannot be read now", error=str(failure))

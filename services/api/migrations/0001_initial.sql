@@ -6,15 +6,15 @@ CREATE TABLE workspaces (
     -- 0: the tier's own number.
     executions_max integer NOT NULL DEFAULT 0 CHECK (executions_max >= 0),
     queued_max integer NOT NULL DEFAULT 0 CHECK (queued_max >= 0),
-    -- Rises with every change: the etag, and what keeps an older limit from overwriting a newer at the dispatchers.
+    -- It rises with every change. It is the etag, and keeps an older limit from overwriting a newer one at dispatchers.
     revision bigint NOT NULL DEFAULT 1,
     -- The newest revision that the dispatchers have confirmed.
     configured_revision bigint NOT NULL DEFAULT 0,
-    -- Seed of the workspace's effect keys; never leaves our own services.
+    -- The secret from which the workspace's effect keys are made. It never leaves our own services.
     effect_secret bytea NOT NULL,
     create_time timestamptz NOT NULL DEFAULT now(),
     update_time timestamptz NOT NULL DEFAULT now(),
-    -- Closed for good. The row stays, so that the name is never given again.
+    -- Set when the workspace is closed for good. The row stays, so that the name is never given again.
     close_time timestamptz
 );
 
@@ -22,7 +22,7 @@ CREATE INDEX workspaces_unconfigured ON workspaces (workspace) WHERE configured_
 
 CREATE TABLE api_keys (
     key_id uuid PRIMARY KEY,
-    -- SHA-256 of the key: the key itself is nowhere.
+    -- The SHA-256 of the key. The key itself is not stored.
     key_hash bytea NOT NULL UNIQUE,
     role text NOT NULL CHECK (role IN ('VIEWER', 'WORKFLOW', 'ADMIN', 'RUNNER', 'SYSTEM')),
     -- NULL: the system key, and the stack's own runners, which serve every workspace.
@@ -41,14 +41,14 @@ CREATE TABLE workflows (
     workflow text NOT NULL,
     -- The newest version.
     version integer NOT NULL,
-    -- Rises with every change, archiving included: the etag.
+    -- It rises with every change, archiving included, and is the etag.
     revision bigint NOT NULL DEFAULT 1,
     create_time timestamptz NOT NULL DEFAULT now(),
     archive_time timestamptz,
     PRIMARY KEY (workspace, workflow)
 );
 
--- Immutable: rows are only ever added.
+-- Rows are only added, and never change.
 CREATE TABLE workflow_versions (
     version_id uuid PRIMARY KEY,
     workspace text NOT NULL,
@@ -57,10 +57,10 @@ CREATE TABLE workflow_versions (
     -- Canonical JSON.
     definition bytea NOT NULL,
     definition_hash bytea NOT NULL,
-    -- JSON: which nodes the templates of each node read, as the parser of the template language found when the version
-    -- was applied; null for a node that may read all before it.
+    -- JSON: the nodes that the templates of each node read. The parser of the template language found them when the
+    -- version was applied. null: the node may read all nodes before it.
     template_references bytea NOT NULL,
-    -- The definition as its author wrote it: what GetWorkflow gives back.
+    -- The definition as its author wrote it. GetWorkflow returns it.
     source text NOT NULL,
     source_format text NOT NULL CHECK (source_format IN ('JSON', 'YAML')),
     create_time timestamptz NOT NULL DEFAULT now(),
@@ -72,9 +72,9 @@ CREATE TABLE workflow_versions (
 CREATE TABLE audit (
     audit_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     audit_time timestamptz NOT NULL DEFAULT now(),
-    -- NULL: the installation itself.
+    -- NULL: the installation itself made the change.
     workspace text,
-    -- Id of the key, never the key.
+    -- The id of the key, never the key itself.
     actor text NOT NULL,
     action text NOT NULL,
     subject text NOT NULL,

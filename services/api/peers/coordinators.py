@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from services.api.app.ports import FINAL, Event, Execution, ExecutionQuery
+from services.api.app.ports import FINAL, EventView, ExecutionQuery, ExecutionView
 from services.api.peers.replicas import Replicas, parts
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from windlass.api.v1 import resources_pb2
@@ -22,15 +22,15 @@ class CoordinatorReads:
     def __init__(self, peers: Replicas) -> None:
         self._peers = peers
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[Execution]:
-        found: list[Execution] = []
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]:
+        found: list[ExecutionView] = []
         for ids in parts(execution_ids, IDS_PER_CALL):
             request = pb.GetExecutionsRequest(execution_ids=ids)
             response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetExecutions, request)
             found.extend(map(execution_of, response.executions))
         return found
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[Execution]:
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[ExecutionView]:
         request = pb.ListExecutionsRequest(
             workspace=asked.workspace,
             conditions=asked.filter.conditions,
@@ -56,7 +56,7 @@ class CoordinatorReads:
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetRun, request)
         return response.run if response.HasField("run") else None
 
-    async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[Event]:
+    async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[EventView]:
         request = pb.ListEventsRequest(execution_id=execution_id, after_seq=after_seq, as_of_seq=as_of_seq, limit=limit)
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListEvents, request)
         return [event_of(record) for record in response.events]
@@ -66,11 +66,11 @@ class CoordinatorReads:
         return (await self._peers.call(lambda channel: ReadServiceStub(channel).ListModules, request)).modules
 
 
-def execution_of(record: pb.ExecutionRecord) -> Execution:
+def execution_of(record: pb.ExecutionRecord) -> ExecutionView:
     execution = record.execution
     state = _STATES.get(execution.state, "")
-    return Execution(execution.id, record.workspace, state, execution.last_seq, record=record)
+    return ExecutionView(execution.id, record.workspace, state, execution.last_seq, record=record)
 
 
-def event_of(record: pb.EventRecord) -> Event:
-    return Event(record.event.seq, _STATES.get(record.event.state, "") in FINAL, record)
+def event_of(record: pb.EventRecord) -> EventView:
+    return EventView(record.event.seq, _STATES.get(record.event.state, "") in FINAL, record)

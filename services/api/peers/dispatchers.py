@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from services.api.app.ports import Execution, UsedRequest
+from services.api.app.ports import EarlierStart, ExecutionView
 from services.api.peers.replicas import Replicas, parts
 from windlass.dispatcher.v1 import queue_pb2 as pb
 from windlass.dispatcher.v1 import sessions_pb2
@@ -19,25 +19,25 @@ class DispatcherQueue:
     def __init__(self, peers: Replicas) -> None:
         self._peers = peers
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[Execution]:
-        found: list[Execution] = []
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]:
+        found: list[ExecutionView] = []
         for ids in parts(execution_ids, IDS_PER_CALL):
             request = pb.GetQueuedRequest(execution_ids=ids)
             response = await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueued, request)
             found.extend(map(execution_of, response.items))
         return found
 
-    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[Execution]:
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[ExecutionView]:
         request = pb.ListQueuedRequest(workspace=workspace, from_execution_id=from_id, ascending=ascending, limit=limit)
         response = await self._peers.call(lambda channel: QueueServiceStub(channel).ListQueued, request)
         return [execution_of(row) for row in response.items]
 
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
-        found: dict[str, UsedRequest] = {}
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, EarlierStart]:
+        found: dict[str, EarlierStart] = {}
         for ids in parts(request_ids, IDS_PER_CALL):
             request = pb.FindRequestsRequest(workspace=workspace, request_ids=ids)
             response = await self._peers.call(lambda channel: QueueServiceStub(channel).FindRequests, request)
-            found |= {used.request_id: UsedRequest(used.request_hash, used.execution_id) for used in response.requests}
+            found |= {used.request_id: EarlierStart(used.request_hash, used.execution_id) for used in response.requests}
         return found
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
@@ -52,8 +52,8 @@ class DispatcherQueue:
         return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
 
 
-def execution_of(row: pb.Queued) -> Execution:
+def execution_of(row: pb.Queued) -> ExecutionView:
     """An execution that was given up has one event more than its journal, which is empty here."""
     is_failed = row.state == pb.Queued.FAILED
     state = "FAILED" if is_failed else "PENDING"
-    return Execution(row.start.execution_id, row.start.workspace, state, int(is_failed), row=row)
+    return ExecutionView(row.start.execution_id, row.start.workspace, state, int(is_failed), row=row)

@@ -33,7 +33,7 @@ PENDING_MAX: Final = 20_000
 PENDING_BYTES_MAX: Final = 128 * 1024 * 1024
 _SWEEP_SECONDS: Final = 0.25
 # The id of the execution, or why there is none.
-Outcome: TypeAlias = str | Refusal | DependencyUnavailable
+StartResult: TypeAlias = str | Refusal | DependencyUnavailable
 
 _waiting = gauge("windlass_api_starts_waiting", "Starts that no dispatcher has answered yet.")
 
@@ -43,7 +43,7 @@ class _Pending:
     """An item without an answer."""
 
     item: queue_pb2.EnqueueItem
-    answer: asyncio.Future[Outcome]
+    answer: asyncio.Future[StartResult]
     deadline: float
     size: int
     # The number of the message in which it was last sent.
@@ -75,7 +75,7 @@ class EnqueueStreams:
         self._pending_bytes = 0
         self._messages = itertools.count(1)
 
-    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[Outcome]:
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[StartResult]:
         if len(self._pending) >= PENDING_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
             raise DependencyUnavailable("the dispatcher", "too many starts wait for it")
         loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ class EnqueueStreams:
         _waiting.set(len(self._pending))
         for execution_id, pending in list(self._pending.items()):
             if pending.deadline <= now and not pending.answer.done():
-                # Not raised: asyncio would log it when the caller has gone.
+                # It is not raised here, because asyncio would log it when the caller has gone.
                 pending.answer.set_result(DependencyUnavailable("the dispatcher"))
             if pending.answer.done():
                 # It was given up, here or by its caller. An answer that still arrives is ignored.
@@ -175,7 +175,7 @@ class EnqueueStreams:
         return request
 
 
-def outcome_of(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Outcome:
+def outcome_of(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> StartResult:
     outcomes = queue_pb2.EnqueueAnswer
     match answer.outcome:
         case outcomes.QUEUED | outcomes.EXISTING:

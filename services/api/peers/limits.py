@@ -39,7 +39,7 @@ class LimitsConfigurer:
             try:
                 is_done = await self.run_once()
             except (DependencyUnavailable, Refusal) as failure:
-                log.info("limits are told later", error=str(failure))
+                log.info("limits cannot be sent to dispatchers now", error=str(failure))
                 is_done = False
             if is_done:
                 backoff.reset()
@@ -72,6 +72,6 @@ class LimitsConfigurer:
         try:
             await stub.ConfigureWorkspace(request, timeout=TRY_SECONDS)
         except grpc.aio.AioRpcError as failure:
-            log.info("limits are told later", peer=address, error=str(remote_error(failure)))
+            log.info("limits cannot be sent to dispatchers now", peer=address, error=str(remote_error(failure)))
             return False
         return True

@@ -104,5 +104,5 @@ class Replicas:
 
 
 def parts(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """The ids in parts of at most so many, because an answer has at most 64 MiB."""
+    """The ids in parts of limited length, because an answer has at most 64 MiB."""
     return (ids[start : start + most] for start in range(0, len(ids), most))

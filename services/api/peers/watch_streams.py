@@ -27,7 +27,7 @@ from collections import deque
 from typing import Any, Final
 from uuid import uuid4
 
-from services.api.app.ports import Event, Execution
+from services.api.app.ports import EventView, ExecutionView
 from services.api.peers.coordinators import event_of, execution_of
 from services.api.peers.streams import keep_open
 from services.chassis.grpc.client import Channel
@@ -56,10 +56,10 @@ class OpenWatch:
         self.events = events
         self.opened_at = asyncio.get_running_loop().time()
         # None: updates may be missing, so the journal has to be read.
-        self._arrived: deque[Event | Execution | None] = deque()
+        self._arrived: deque[EventView | ExecutionView | None] = deque()
         self.level = Level()
 
-    async def next(self, seconds: float) -> Event | Execution | None:
+    async def next(self, seconds: float) -> EventView | ExecutionView | None:
         while not self._arrived and not self._watches.is_draining:
             # The level may still be set for an update that was taken already.
             if not await self.level.wait(seconds):
@@ -68,7 +68,7 @@ class OpenWatch:
             raise Refusal("DRAINING", "this server is going away; ask another", retry_after=0.1)
         return self._arrived.popleft() if self._arrived else None
 
-    def put(self, update: Event | Execution | None) -> None:
+    def put(self, update: EventView | ExecutionView | None) -> None:
         if len(self._arrived) >= UPDATES_WAITING_MAX:
             # A slow reader continues from the journal.
             self._arrived.clear()
@@ -166,7 +166,7 @@ class WatchStreams:
         """Executions that have been watched since `time` (by the loop's clock) or longer."""
         return [id_ for id_, watches in self._watches.items() if watches[0].opened_at <= time]
 
-    def final(self, execution: Execution, reported_by: CoordinatorStream | None = None) -> None:
+    def final(self, execution: ExecutionView, reported_by: CoordinatorStream | None = None) -> None:
         """The execution is final: every watch of it ends."""
         self._carried.pop(execution.id, None)
         for watch in self._watches.pop(execution.id, ()):

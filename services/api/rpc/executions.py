@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from services.api.app import refusals
 from services.api.app.executions import Executions
@@ -16,13 +14,13 @@ from services.api.rpc.filter_text import parse
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
 from services.api.rpc.structs import holding
+from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import new_trace, note_on_span, present_trace
 from windlass.api.v1 import executions_pb2 as pb
 from windlass.api.v1 import executions_pb2_grpc
 
-Context = grpc.aio.ServicerContext[Any, Any]
 _ORDERS: Final = {"": False, "create_time desc": False, "create_time": True, "create_time asc": True}
 
 
@@ -35,7 +33,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         self._watcher = watcher
         self._reads = reads
 
-    async def StartExecution(self, request: pb.StartExecutionRequest, context: Context) -> pb.StartExecutionResponse:
+    async def StartExecution(self, request: pb.StartExecutionRequest, context: RpcCall) -> pb.StartExecutionResponse:
         # The guard has continued the caller's trace, or begun one and decided on its sampling.
         trace = present_trace() or new_trace(sampled=False)
         response = await self._starting.one(request, trace, self._starting.answer_by(context))
@@ -44,17 +42,17 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return response
 
     async def BatchStartExecutions(
-        self, request: pb.BatchStartExecutionsRequest, context: Context
+        self, request: pb.BatchStartExecutionsRequest, context: RpcCall
     ) -> pb.BatchStartExecutionsResponse:
         answer_by = self._starting.answer_by(context)
         items = await self._starting.all(list(request.requests), present_trace(), answer_by)
         return holding(pb.BatchStartExecutionsResponse, items=items)
 
-    async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
+    async def GetExecution(self, request: pb.GetExecutionRequest, context: RpcCall) -> pb.GetExecutionResponse:
         execution = await self._executions.find(caller().workspace, request.execution_id)
         return translate.answer(pb.GetExecutionResponse(), execution)
 
-    async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
+    async def ListExecutions(self, request: pb.ListExecutionsRequest, context: RpcCall) -> pb.ListExecutionsResponse:
         filter_ = parse(request.filter)
         ascending = _ORDERS.get(" ".join(request.order_by.split()))
         if ascending is None:
@@ -67,13 +65,13 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return holding(pb.ListExecutionsResponse, executions=shown, next_page_token=token)
 
     async def WatchExecution(
-        self, request: pb.WatchExecutionRequest, context: Context
+        self, request: pb.WatchExecutionRequest, context: RpcCall
     ) -> AsyncIterator[pb.WatchExecutionResponse]:
         events = self._watcher.follow(caller().workspace, request.execution_id, request.after_seq)
         async for event in events:
             yield holding(pb.WatchExecutionResponse, event=translate.event(event))
 
-    async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
+    async def CancelExecution(self, request: pb.CancelExecutionRequest, context: RpcCall) -> pb.CancelExecutionResponse:
         identity = caller()
         execution = await self._executions.cancel(
             identity.workspace, request.execution_id, request.reason, identity.title
@@ -81,7 +79,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         crash_point("api.cancel.before_answer")
         return translate.answer(pb.CancelExecutionResponse(), execution)
 
-    async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
+    async def ListEvents(self, request: pb.ListEventsRequest, context: RpcCall) -> pb.ListEventsResponse:
         await self._executions.find(caller().workspace, request.execution_id)
         page = Page(request, "events", request.execution_id, str(request.as_of_seq))
         after_seq = max(request.after_seq, page.after_number)

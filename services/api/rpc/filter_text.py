@@ -82,7 +82,7 @@ class _Reader:
         if not self._is_before("("):
             return self._comparison()
         if depth == DEPTH_MAX:
-            self._refuse(f"more than {DEPTH_MAX} parentheses inside each other")
+            self._refuse(f"there are more than {DEPTH_MAX} parentheses inside each other")
         self._go_to(opened + 1)
         found = self._expression(depth + 1)
         if not self._is_before(")"):
@@ -99,7 +99,7 @@ class _Reader:
         value = self._value(comparator[0])
         self._conditions += 1
         if self._conditions > CONDITIONS_MAX:
-            self._refuse(f"more than {CONDITIONS_MAX} comparisons", place)
+            self._refuse(f"there are more than {CONDITIONS_MAX} comparisons", place)
         return restriction(place, field, comparator[0], value)
 
     def _field(self) -> str:

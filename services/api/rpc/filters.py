@@ -64,13 +64,13 @@ class ExecutionFilter:
 
     def __init__(self, conditions: Sequence[pb.Condition]) -> None:
         self.conditions: Final = conditions
-        # Perhaps only a value has this text; that costs no more than a look at the coordinators.
+        # If only a value has this text, the coordinators are asked in vain, which does no harm.
         self._asks_for_start = any('"start_time"' in str(each) for each in conditions)
 
-    def matches(self, execution: ports.Execution) -> bool:
+    def matches(self, execution: ports.ExecutionView) -> bool:
         return not self.conditions or hold(self.conditions, fields_of(execution))
 
-    def may_match(self, row: ports.Execution) -> bool:
+    def may_match(self, row: ports.ExecutionView) -> bool:
         return (row.is_given_up and self._asks_for_start) or self.matches(row)
 
 
@@ -89,7 +89,7 @@ def read_time(text: str) -> datetime | None:
     return time if time.tzinfo is not None else None
 
 
-def fields_of(execution: ports.Execution) -> Fields:
+def fields_of(execution: ports.ExecutionView) -> Fields:
     """The fields by the names that filters use. Absent fields are left out; an empty text is absent, except a label."""
     shown = listed(execution)
     texts = {

@@ -21,7 +21,7 @@ from services.api.app.refusals import invalid_field
 from services.chassis.grpc.errors import Refusal
 from windlass.definition.json_values import canonical
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 Shown = TypeVar("Shown", bound=Message)
 PAGE_SIZE_DEFAULT: Final = 50
 # By default gRPC clients refuse messages of more than 4 MiB.
@@ -53,7 +53,7 @@ class Page:
         return int(self.after) if self.after.isascii() and self.after.isdigit() and len(self.after) < 19 else 0
 
     def cut(
-        self, rows: Sequence[Row], key: Callable[[Row], str], show: Callable[[Row], Shown], *, is_cut: bool = False
+        self, rows: Sequence[T], key: Callable[[T], str], show: Callable[[T], Shown], *, is_cut: bool = False
     ) -> tuple[list[Shown], str]:
         """The page, and the token of the next page, if there is one. `rows` has more rows than `size`, if they exist.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-import grpc
+from typing import Protocol
 
 from services.api.app import refusals
 from services.api.app.executions import Executions
@@ -12,12 +10,11 @@ from services.api.app.identifiers import is_execution_id
 from services.api.rpc import translate
 from services.api.rpc.pages import Page
 from services.api.rpc.structs import holding
+from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import runs_pb2 as pb
 from windlass.api.v1 import runs_pb2_grpc
 from windlass.coordinator.v1 import reads_pb2
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class RunReads(Protocol):
@@ -33,7 +30,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         self._executions = executions
         self._reads = reads
 
-    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
+    async def ListRuns(self, request: pb.ListRunsRequest, context: RpcCall) -> pb.ListRunsResponse:
         workspace = caller().workspace
         if request.execution_id:
             await self._executions.find(workspace, request.execution_id)
@@ -53,7 +50,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         shown, token = page.cut(own, lambda row: row.run.id, translate.run, is_cut=found.is_cut)
         return holding(pb.ListRunsResponse, runs=shown, next_page_token=token)
 
-    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
+    async def GetRun(self, request: pb.GetRunRequest, context: RpcCall) -> pb.GetRunResponse:
         record = await self._reads.run(request.run_id) if _is_run_id(request.run_id) else None
         if record is None or record.workspace != caller().workspace:
             raise refusals.run_not_found(request.run_id)

@@ -13,15 +13,14 @@ import math
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-import grpc
-
 from services.api.app.executions import Executions
-from services.api.app.ports import Execution, Watch, Watches
+from services.api.app.ports import ExecutionView, Watch, Watches
 from services.api.app.startables import VIOLATIONS_MAX
 from services.api.app.starts import StartCommand, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding
 from services.chassis.grpc.errors import Refusal, status_of
+from services.chassis.grpc.guard import RpcCall
 from services.chassis.grpc.validation import judge
 from services.chassis.identity.callers import caller
 from services.chassis.process.clock import Clock
@@ -30,21 +29,20 @@ from services.chassis.telemetry.tracing import AttributeValue, Sampler, TraceCon
 from windlass.api.v1 import executions_pb2
 from windlass.types.v1.start_pb2 import StartOrder
 
-Context = grpc.aio.ServicerContext[Any, Any]
-Request = executions_pb2.StartExecutionRequest
+StartRequest = executions_pb2.StartExecutionRequest
 Response = executions_pb2.StartExecutionResponse
 Item = executions_pb2.BatchStartExecutionsResponse.Item
 # This part of a caller's deadline is left for the answer itself.
 ANSWER_SECONDS: Final = 0.1
 # Starts of a batch that are begun before other calls have their turn.
 TRIED_AT_ONCE: Final = 10
-# Shared out among the items of a batch; each item names at least one.
+# The items of a batch share this number of violations; each item names at least one.
 VIOLATIONS_OF_A_BATCH: Final = 1_000
 _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 
 class _Begun(NamedTuple):
-    request: Request
+    request: StartRequest
     # None: it was started before.
     order: StartOrder | None
     # The id of the execution.
@@ -62,7 +60,7 @@ class _Begun(NamedTuple):
 class _Refused(NamedTuple):
     """A start that is refused, unless its request_id was used for an earlier one."""
 
-    request: Request
+    request: StartRequest
     command: StartCommand
     refusal: Refusal
 
@@ -82,19 +80,19 @@ class Starting:
         self._sampler = sampler
         self._clock = clock
 
-    def answer_by(self, context: Context) -> float:
+    def answer_by(self, context: RpcCall) -> float:
         """The caller's deadline, less the time for the answer, on the monotonic clock."""
         remaining: float | None = context.time_remaining()
         return math.inf if remaining is None else self._clock.monotonic() + remaining - ANSWER_SECONDS
 
-    async def one(self, request: Request, trace: TraceContext, answer_by: float) -> Response:
+    async def one(self, request: StartRequest, trace: TraceContext, answer_by: float) -> Response:
         (begun,) = await self._recalled([await self._begin(request, trace)])
         if isinstance(begun, Exception):
             raise begun
         return await self._end(begun, answer_by)
 
-    async def all(self, requests: list[Request], incoming: TraceContext | None, answer_by: float) -> list[Item]:
-        """In the order of the requests; a failure is the item's own."""
+    async def all(self, requests: list[StartRequest], incoming: TraceContext | None, answer_by: float) -> list[Item]:
+        """The items in the order of the requests. A start that fails does not fail the others."""
         traces = [self._trace(incoming) for _ in requests]
         tried: list[_Begun | _Refused | Exception] = []
         items: list[Item] = []
@@ -114,7 +112,9 @@ class Starting:
                     rest.abandon()
         return items
 
-    async def _try(self, request: Request, trace: TraceContext, violations_max: int) -> _Begun | _Refused | Exception:
+    async def _try(
+        self, request: StartRequest, trace: TraceContext, violations_max: int
+    ) -> _Begun | _Refused | Exception:
         try:
             judge(request)
             return await self._begin(request, trace, violations_max)
@@ -122,7 +122,7 @@ class Starting:
             return failure
 
     async def _begin(
-        self, request: Request, trace: TraceContext, violations_max: int = VIOLATIONS_MAX
+        self, request: StartRequest, trace: TraceContext, violations_max: int = VIOLATIONS_MAX
     ) -> _Begun | _Refused:
         identity = caller()
         command = translate.start_command(request)
@@ -173,7 +173,7 @@ class Starting:
             if begun.watch is not None:
                 begun.watch.close()
 
-    async def _existing(self, request: Request, execution_id: str, answer_by: float) -> Execution:
+    async def _existing(self, request: StartRequest, execution_id: str, answer_by: float) -> ExecutionView:
         if not request.HasField("wait"):
             return await self._find(execution_id)
         end = self._wait_end(request, answer_by)
@@ -185,15 +185,15 @@ class Starting:
         finally:
             watch.close()
 
-    async def _ended(self, execution_id: str, watch: Watch, end: float) -> Execution:
+    async def _ended(self, execution_id: str, watch: Watch, end: float) -> ExecutionView:
         """The final execution, or as it is when the time is over."""
         final = await self._executions.wait(watch, end - self._clock.monotonic())
         return final or await self._find(execution_id)
 
-    async def _find(self, execution_id: str) -> Execution:
+    async def _find(self, execution_id: str) -> ExecutionView:
         return await self._executions.find(caller().workspace, execution_id)
 
-    def _wait_end(self, request: Request, answer_by: float) -> float:
+    def _wait_end(self, request: StartRequest, answer_by: float) -> float:
         return min(answer_by, self._clock.monotonic() + request.wait.seconds + request.wait.nanos / 1e9)
 
     async def _item(self, begun: _Begun | Exception, answer_by: float) -> Item:

@@ -51,7 +51,7 @@ def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, 
     try:
         document = reader.members(struct, 0)
     except StructTooLarge:
-        raise invalid_field(field, "TOO_LARGE", f"at most {bytes_max} bytes") from None
+        raise invalid_field(field, "TOO_LARGE", f"has more than {bytes_max} bytes") from None
     if reader.has_odd:
         raise invalid_fields(sift(document, field).faults)
     return document

@@ -16,7 +16,7 @@ import orjson
 from google.protobuf import struct_pb2
 
 from services.api.app import ports
-from services.api.app.starts import INPUT_BYTES_MAX, NewStart, StartCommand
+from services.api.app.starts import INPUT_BYTES_MAX, PreparedStart, StartCommand
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
 from services.chassis.telemetry.tracing import parse_traceparent
@@ -51,7 +51,7 @@ def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand
     )
 
 
-def enqueue_item(start: NewStart, caller: str, traceparent: str) -> queue_pb2.EnqueueItem:
+def enqueue_item(start: PreparedStart, caller: str, traceparent: str) -> queue_pb2.EnqueueItem:
     command, startable = start.command, start.startable
     order = start_pb2.StartOrder(
         execution_id=start.execution_id,
@@ -83,7 +83,7 @@ def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:
     return execution
 
 
-def answer(response: Answer, execution: ports.Execution) -> Answer:
+def answer(response: Answer, execution: ports.ExecutionView) -> Answer:
     """The answer is filled in place, so that the input and output are not copied."""
     shown = response.execution
     shown.CopyFrom(listed(execution))
@@ -92,7 +92,7 @@ def answer(response: Answer, execution: ports.Execution) -> Answer:
     return response
 
 
-def listed(execution: ports.Execution) -> Execution:
+def listed(execution: ports.ExecutionView) -> Execution:
     """The execution as lists show it, without input and output."""
     record: reads_pb2.ExecutionRecord | None = execution.record
     shown = _queued(execution.row.start) if record is None else record.execution
@@ -134,8 +134,8 @@ def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:
     return made
 
 
-def event(found: ports.Event) -> resources_pb2.Event:
-    if isinstance(found.record, ports.Execution):
+def event(found: ports.EventView) -> resources_pb2.Event:
+    if isinstance(found.record, ports.ExecutionView):
         return _last_event(found.record)
     record: reads_pb2.EventRecord = found.record
     made = resources_pb2.Event()
@@ -144,7 +144,7 @@ def event(found: ports.Event) -> resources_pb2.Event:
     return made
 
 
-def _last_event(given_up: ports.Execution) -> resources_pb2.Event:
+def _last_event(given_up: ports.ExecutionView) -> resources_pb2.Event:
     """The end of an execution that was given up. It is the only event if the execution was never admitted."""
     shown, seq = listed(given_up), given_up.last_seq
     kind = NOT_ADMITTED if seq == 1 else GIVEN_UP

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
-import grpc
 import orjson
 
 from services.api.app import refusals
@@ -20,6 +19,7 @@ from services.api.rpc import translate
 from services.api.rpc.pages import Page
 from services.api.rpc.structs import StructTooLarge, document_of, holding
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2, workflows_pb2_grpc
@@ -31,8 +31,7 @@ from windlass.definition.json_values import sift
 from windlass.definition.limits import DEFINITION_BYTES_MAX
 from windlass.definition.parsing import Format, Parsed, parse
 
-Request = pb.ApplyWorkflowRequest | pb.ValidateWorkflowRequest
-Context = grpc.aio.ServicerContext[Any, Any]
+DefinitionRequest = pb.ApplyWorkflowRequest | pb.ValidateWorkflowRequest
 T = TypeVar("T")
 SHA256_BYTES: Final = 32
 # How long an answer waits for the announced modules, which only matter for warnings.
@@ -49,7 +48,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         self._checker = checker
         self._large_one = asyncio.Semaphore(1)
 
-    async def ApplyWorkflow(self, request: pb.ApplyWorkflowRequest, context: Context) -> pb.ApplyWorkflowResponse:
+    async def ApplyWorkflow(self, request: pb.ApplyWorkflowRequest, context: RpcCall) -> pb.ApplyWorkflowResponse:
         # The guard does not check text here, so that a NUL in the definition becomes one of its faults.
         for field in ("etag", "source"):
             if "\x00" in getattr(request, field):
@@ -74,14 +73,14 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         )
 
     async def ValidateWorkflow(
-        self, request: pb.ValidateWorkflowRequest, context: Context
+        self, request: pb.ValidateWorkflowRequest, context: RpcCall
     ) -> pb.ValidateWorkflowResponse:
         verdict, _, _ = await self._examine(request)
         return pb.ValidateWorkflowResponse(
             faults=[translate.fault(fault) for fault in verdict.faults], warnings=await self._warnings(verdict)
         )
 
-    async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: Context) -> pb.GetWorkflowResponse:
+    async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: RpcCall) -> pb.GetWorkflowResponse:
         workspace = caller().workspace
         record = await self._workflows.get(workspace, request.workflow, request.version)
         if record is None and request.version:
@@ -91,7 +90,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             raise refusals.workflow_not_found(request.workflow)
         return holding(pb.GetWorkflowResponse, workflow=translate.workflow(record))
 
-    async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: Context) -> pb.ListWorkflowsResponse:
+    async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: RpcCall) -> pb.ListWorkflowsResponse:
         page = Page(request, "workflows", str(request.show_archived))
         rows = await self._workflows.page(
             caller().workspace, page.after, page.size + 1, with_archived=request.show_archived
@@ -100,7 +99,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         return holding(pb.ListWorkflowsResponse, workflows=shown, next_page_token=token)
 
     async def ListWorkflowVersions(
-        self, request: pb.ListWorkflowVersionsRequest, context: Context
+        self, request: pb.ListWorkflowVersionsRequest, context: RpcCall
     ) -> pb.ListWorkflowVersionsResponse:
         workspace, page = caller().workspace, Page(request, "versions", request.workflow)
         rows = await self._workflows.versions(workspace, request.workflow, page.after_number, page.size + 1)
@@ -109,11 +108,11 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         shown, token = page.cut(rows, lambda row: str(row.version), translate.version)
         return holding(pb.ListWorkflowVersionsResponse, versions=shown, next_page_token=token)
 
-    async def ArchiveWorkflow(self, request: pb.ArchiveWorkflowRequest, context: Context) -> pb.ArchiveWorkflowResponse:
+    async def ArchiveWorkflow(self, request: pb.ArchiveWorkflowRequest, context: RpcCall) -> pb.ArchiveWorkflowResponse:
         workflow = await self._set_archived(request.workflow, is_archived=True)
         return holding(pb.ArchiveWorkflowResponse, workflow=workflow)
 
-    async def RestoreWorkflow(self, request: pb.RestoreWorkflowRequest, context: Context) -> pb.RestoreWorkflowResponse:
+    async def RestoreWorkflow(self, request: pb.RestoreWorkflowRequest, context: RpcCall) -> pb.RestoreWorkflowResponse:
         workflow = await self._set_archived(request.workflow, is_archived=False)
         return holding(pb.RestoreWorkflowResponse, workflow=workflow)
 
@@ -135,7 +134,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
                     announced = await self._reads.modules(caller().workspace)
         return [translate.fault(warning) for warning in warnings_of(verdict, announced)]
 
-    async def _examine(self, request: Request) -> tuple[Verdict, str, Format]:
+    async def _examine(self, request: DefinitionRequest) -> tuple[Verdict, str, Format]:
         """The verdict, and the text to store."""
         if not request.source and not request.HasField("definition"):
             raise refusals.invalid_field("definition", "REQUIRED", "must be set, or source")
@@ -163,7 +162,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         self._authenticator = authenticator
 
     async def GetVersion(
-        self, request: catalog_pb2.GetVersionRequest, context: Context
+        self, request: catalog_pb2.GetVersionRequest, context: RpcCall
     ) -> catalog_pb2.GetVersionResponse:
         record = await self._workflows.version(request.version_id)
         if record is None:
@@ -171,7 +170,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         return catalog_pb2.GetVersionResponse(**record._asdict())
 
     async def IdentifyKey(
-        self, request: catalog_pb2.IdentifyKeyRequest, context: Context
+        self, request: catalog_pb2.IdentifyKeyRequest, context: RpcCall
     ) -> catalog_pb2.IdentifyKeyResponse:
         if len(request.key_hash) != SHA256_BYTES:
             raise refusals.invalid_field("key_hash", "MALFORMED", "must be a SHA-256")
@@ -181,7 +180,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         return translate.identified(key)
 
 
-def _parsed(request: Request) -> Parsed:
+def _parsed(request: DefinitionRequest) -> Parsed:
     if request.source:
         return parse(request.source, translate.source_format(request.source_format))
     try:

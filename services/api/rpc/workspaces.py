@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
@@ -16,6 +14,7 @@ from services.api.app.startables import Startables
 from services.api.core.tiers import Tier
 from services.api.rpc import translate
 from services.api.rpc.pages import Page
+from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import CallerKind, Identity, caller
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
@@ -23,7 +22,6 @@ from services.chassis.process.crash import crash_point
 from windlass.api.v1 import workspaces_pb2 as pb
 from windlass.api.v1 import workspaces_pb2_grpc
 
-Context = grpc.aio.ServicerContext[Any, Any]
 _MASKS: Final = {
     "tier": ("tier",),
     "limits": ("executions_max", "queued_max"),
@@ -42,7 +40,7 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         # Wakes the loop that tells the dispatchers.
         self._changed = changed
 
-    async def CreateWorkspace(self, request: pb.CreateWorkspaceRequest, context: Context) -> pb.CreateWorkspaceResponse:
+    async def CreateWorkspace(self, request: pb.CreateWorkspaceRequest, context: RpcCall) -> pb.CreateWorkspaceResponse:
         values = _values(request)
         values["tier"] = values["tier"] or int(Tier.FREE)
         record = await self._workspaces.add(caller(), request.workspace, values)
@@ -54,17 +52,17 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         self._tell(request.workspace)
         return pb.CreateWorkspaceResponse(workspace=translate.workspace(record))
 
-    async def GetWorkspace(self, request: pb.GetWorkspaceRequest, context: Context) -> pb.GetWorkspaceResponse:
+    async def GetWorkspace(self, request: pb.GetWorkspaceRequest, context: RpcCall) -> pb.GetWorkspaceResponse:
         record = await self._open(request.workspace)
         return pb.GetWorkspaceResponse(workspace=translate.workspace(record))
 
-    async def ListWorkspaces(self, request: pb.ListWorkspacesRequest, context: Context) -> pb.ListWorkspacesResponse:
+    async def ListWorkspaces(self, request: pb.ListWorkspacesRequest, context: RpcCall) -> pb.ListWorkspacesResponse:
         page = Page(request, "workspaces")
         found = await self._workspaces.page(page.after, page.size + 1)
         shown, token = page.cut(found, lambda row: row.workspace, translate.workspace)
         return pb.ListWorkspacesResponse(workspaces=shown, next_page_token=token)
 
-    async def UpdateWorkspace(self, request: pb.UpdateWorkspaceRequest, context: Context) -> pb.UpdateWorkspaceResponse:
+    async def UpdateWorkspace(self, request: pb.UpdateWorkspaceRequest, context: RpcCall) -> pb.UpdateWorkspaceResponse:
         name = request.workspace.workspace
         values = _masked(request)
         await self._open(name)
@@ -79,7 +77,7 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         self._tell(name)
         return pb.UpdateWorkspaceResponse(workspace=translate.workspace(record))
 
-    async def DeleteWorkspace(self, request: pb.DeleteWorkspaceRequest, context: Context) -> pb.DeleteWorkspaceResponse:
+    async def DeleteWorkspace(self, request: pb.DeleteWorkspaceRequest, context: RpcCall) -> pb.DeleteWorkspaceResponse:
         if not await self._workspaces.close(caller(), request.workspace):
             if await self._workspaces.get(request.workspace) is None:
                 raise refusals.workspace_not_found(request.workspace)
@@ -109,7 +107,7 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         self._mint = mint
         self._clock = clock
 
-    async def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: Context) -> pb.CreateApiKeyResponse:
+    async def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: RpcCall) -> pb.CreateApiKeyResponse:
         workspace = _workspace_meant(caller(), request.workspace)
         expire_time = self._expire_time(request)
         role = pb.Role.Name(request.role)
@@ -125,7 +123,7 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         crash_point("api.key.before_answer")
         return pb.CreateApiKeyResponse(api_key=translate.api_key(record), key=key)
 
-    async def ListApiKeys(self, request: pb.ListApiKeysRequest, context: Context) -> pb.ListApiKeysResponse:
+    async def ListApiKeys(self, request: pb.ListApiKeysRequest, context: RpcCall) -> pb.ListApiKeysResponse:
         workspace = _workspace_meant(caller(), request.workspace)
         page = Page(request, "keys", workspace)
         found = await self._keys.page(workspace, page.after, page.size + 1)
@@ -134,7 +132,7 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         shown, token = page.cut(found, lambda row: row.key_id, translate.api_key)
         return pb.ListApiKeysResponse(api_keys=shown, next_page_token=token)
 
-    async def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: Context) -> pb.RevokeApiKeyResponse:
+    async def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: RpcCall) -> pb.RevokeApiKeyResponse:
         record = await self._keys.revoke(caller(), request.key_id)
         if record is None:
             raise refusals.api_key_not_found(request.key_id)

@@ -1,7 +1,7 @@
 """Creates the first workspace and the first keys of an installation.
 
 It is safe to repeat: the workspace is made once, and each call mints three new keys, because only hashes of keys are
-stored.
+stored. The statements are raw SQL, so that `windlass up` need not import SQLAlchemy.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 
-# In the order of KeyRecord; the last column says whether the workspace is closed.
+# The columns have the order of KeyRecord. The last one says whether the workspace is closed.
 _COLUMNS = tuple(api_keys.c[name] for name in KeyRecord._fields if name != "is_workspace_closed")
 _FIND = Composed(
     select(*_COLUMNS, workspaces.c.close_time.is_not(None))

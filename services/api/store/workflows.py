@@ -98,7 +98,7 @@ _ARCHIVE: Final = Composed(
     .where(*_IS_NAMED, workflows.c.archive_time.is_(None) == _IS_ARCHIVED)
     .values(archive_time=case((_IS_ARCHIVED, func.now())), revision=workflows.c.revision + 1)
 )
-# In the order of StartableRecord.
+# The columns have the order of StartableRecord.
 _STARTABLE: Final = Composed(
     select(
         *(cast(versions.c.version_id, Text), versions.c.version, versions.c.definition),
@@ -178,8 +178,8 @@ async def _apply(connection: Connection, actor: Identity, workflow: str, new: Ne
         return refusals.workflow_archived(workflow)
     definition_hash = hashlib.sha256(new.definition).digest()
     newest = await (await connection.execute(*_HASH(version=version, **key), binary=True)).fetchone()
-    # Checked before the etag: a caller that repeats a call whose answer was lost has an old etag, and its definition is
-    # already stored.
+    # This is checked before the etag: a caller that repeats a call whose answer was lost has an old etag, and its
+    # definition is already stored.
     if newest is not None and newest[0] == definition_hash:
         return UNCHANGED
     if etag and (version == 0 or etag != str(revision)):

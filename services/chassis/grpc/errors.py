@@ -271,7 +271,7 @@ def _bad_request(violations: Sequence[Violation], room: int) -> tuple[error_deta
     bad_request = error_details_pb2.BadRequest()
     for field, reason, _ in distinct:
         entry = error_details_pb2.BadRequest.FieldViolation(field=_clipped(field), reason=_clipped(reason))
-        # With its frame, also once a description has made it longer.
+        # The 6 bytes are for the frame of the entry, which grows with the description.
         room -= entry.ByteSize() + 6
         if room < 0:
             break

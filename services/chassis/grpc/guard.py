@@ -34,16 +34,16 @@ from services.chassis.telemetry.metrics import counter, gauge, histogram
 
 log = logger(__name__)
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-Work: TypeAlias = Callable[[Any, Context], Coroutine[Any, Any, Any]]
+RpcCall: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Handler: TypeAlias = Callable[[Any, RpcCall], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
 # The parser reads no more than this for a caller without a key.
 OPEN_BYTES_MAX: Final = 64 * 1024
-# Calls of one method that needs no key, streams included. Nobody needs more, and a server can serve far more.
+# The limit of open calls, streams included, of one method that needs no key. A server can serve far more.
 OPEN_CALLS_MAX: Final = 1_000
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
-_seconds = histogram("grpc_server_handling_seconds", "How long RPCs took.", ["method"])
+_seconds = histogram("grpc_server_handling_seconds", "Duration of RPCs.", ["method"])
 _streams = gauge("grpc_server_streams", "Streams that are open.", ["method"])
 
 
@@ -106,10 +106,10 @@ class Guard:
             response_serializer=handler.response_serializer,
         )
 
-    def _guarded(self, method: str, work: Work, rule: Rule, *, is_unary: bool) -> Work:
+    def _guarded(self, method: str, work: Handler, rule: Rule, *, is_unary: bool) -> Handler:
         seconds, streams = _seconds.labels(method), _streams.labels(method)
 
-        async def call(requests: Any, context: Context) -> Any:
+        async def call(requests: Any, context: RpcCall) -> Any:
             code, served = "OK", None
             late: asyncio.Task[Any] | None = None
             start = time.perf_counter()
@@ -162,7 +162,7 @@ class Guard:
         self._open_calls[method] += 1
         context.add_done_callback(lambda _: self._open_calls.subtract([method]))
 
-    async def _admit(self, context: Context, method: str, rule: Rule) -> tracing.ServedCall | None:
+    async def _admit(self, context: RpcCall, method: str, rule: Rule) -> tracing.ServedCall | None:
         """Identify the caller or refuse the call. Returns its trace, if it has one."""
         key = service = traceparent = None
         for name, value in context.invocation_metadata() or ():
@@ -181,15 +181,15 @@ class Guard:
         callers.set_caller(identity)
         return self._trace(traceparent, rule)
 
-    async def _identify(self, context: Context, key: str | None, service: str | None) -> Identity:
+    async def _identify(self, context: RpcCall, key: str | None, service: str | None) -> Identity:
         if key is not None:
             if self._keys is None or key[: len(_BEARER)].lower() != _BEARER:
-                raise Refusal("KEY_INVALID", "the authorization is no key that this service knows")
+                raise Refusal("KEY_INVALID", "this service does not know the key in the authorization")
             return await self._keys.identify(key[len(_BEARER) :].strip())
         if service is not None:
             name = None if self._credential is None else self._credential.verify(service)
             if name is None:
-                raise Refusal("KEY_INVALID", "the service credential does not fit")
+                raise Refusal("KEY_INVALID", "the service credential was not signed with a secret of this process")
             return Identity(CallerKind.SERVICE, name)
         # Only a port that demands client certificates finds one here. The port need not be known: where there is such
         # a port, no header is taken (config.py), so a caller on the public port beside it is never a service.
@@ -220,25 +220,25 @@ async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
     return work.result()
 
 
-async def _abort(context: Context, status: Status) -> None:
+async def _abort(context: RpcCall, status: Status) -> None:
     await context.abort(status_code(status), status.message, trailers_of(status))
 
 
 def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
     """Answers calls of a method that nobody serves. A handler that streams both ways fits every call."""
 
-    async def refuse(requests: Any, context: Context) -> None:
+    async def refuse(requests: Any, context: RpcCall) -> None:
         refusal = Refusal("UNIMPLEMENTED", f"there is no method {method}", metadata={"method": method})
         await _abort(context, status_of(refusal))
 
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None) -> Work:
+def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None) -> Handler:
     """Reads a single request with `decoded`, or leaves a stream of requests to the handler; then runs the handler."""
     is_generator = inspect.isasyncgenfunction(behaviour)
 
-    async def work(requests: Any, context: Context) -> Any:
+    async def work(requests: Any, context: RpcCall) -> Any:
         if decoded is not None:
             raw: Any = await context.read()
             if raw is grpc.aio.EOF:
@@ -256,18 +256,18 @@ def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None) -> Work:
     return work
 
 
-def _has_time(context: Context, seconds_max: float | None) -> bool:
+def _has_time(context: RpcCall, seconds_max: float | None) -> bool:
     """The caller's own deadline, which gRPC enforces, is not later than the limit of the rule."""
     if seconds_max is None:
         return True
-    remaining: float | None = context.time_remaining()  # None without a deadline, whatever its stubs say
+    remaining: float | None = context.time_remaining()  # it is None without a deadline, although the stubs deny that
     return remaining is not None and remaining <= seconds_max
 
 
 def _not_allowed(method: str, rule: Rule, identity: Identity) -> Refusal:
     return Refusal(
         "ROLE_REQUIRED",
-        f"{method} is for: {rule}",
+        f"{method} may be called only by: {rule}",
         metadata={"method": method, "required": str(rule), "have": identity.grade},
     )
 

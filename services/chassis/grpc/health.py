@@ -51,7 +51,7 @@ class HealthBoard(health_pb2_grpc.HealthServicer):
     async def follow(
         self, probe: Callable[[], Awaitable[bool]], *, services: Iterable[str] = ("",), every_seconds: float = 1.0
     ) -> None:
-        """For ever: set the answer of the probe for these services. A probe that raises means False."""
+        """Set the answer of the probe for these services, again and again. A probe that raises means False."""
         names = tuple(services)
         while True:
             try:
@@ -77,7 +77,7 @@ class HealthBoard(health_pb2_grpc.HealthServicer):
     async def Check(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         status = self.status(request.service)
         if status is None:
-            raise Refusal("SERVICE_NOT_FOUND", "no such service here")
+            raise Refusal("SERVICE_NOT_FOUND", "this process does not serve that service")
         return _Status(status=status)
 
     async def Watch(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:

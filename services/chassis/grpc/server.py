@@ -37,7 +37,7 @@ class ServerLimits:
     # sender is known.
     receive_bytes_max: int = 4 * MEBIBYTE
     refuse_bytes_max: int = 16 * MEBIBYTE
-    # Streams and unary calls together. One more fails with RESOURCE_EXHAUSTED.
+    # The limit counts streams and unary calls together. One more call fails with RESOURCE_EXHAUSTED.
     rpcs_at_once_max: int = 20_000
 
 

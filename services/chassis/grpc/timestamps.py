@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 
 def micros_of(time: Timestamp | Duration) -> int:
-    """0 for a field that is absent."""
+    """The time in microseconds; 0 for a field that is absent."""
     return time.seconds * 1_000_000 + time.nanos // 1_000
 
 

@@ -26,7 +26,8 @@ from services.chassis.grpc.nul import nul_paths
 _RULES: Final = "buf/validate/validate.proto"
 # For a smaller message an outline costs more than it saves.
 _OUTLINED_BYTES_MIN: Final = 1024
-# Items of one list that an outline has at most. This is more than any rule allows, so the verdict is the same.
+# An outline has at most this number of items of one list. This is more than any rule allows, so the verdict is the
+# same.
 _ITEMS_MAX: Final = 10_000
 # Each item has a tag and a length.
 _ITEM_BYTES_MIN: Final = 2
@@ -47,13 +48,13 @@ def decode(
     text.
     """
     if len(raw) > bytes_max:
-        raise Refusal("MESSAGE_TOO_LARGE", f"a request is at most {bytes_max} bytes, this one is {len(raw)}")
+        raise Refusal("MESSAGE_TOO_LARGE", f"the request has {len(raw)} bytes, and at most {bytes_max} are accepted")
     try:
         message = from_bytes(raw)
     except DecodeError as failure:
         if _PARSER_TOO_DEEP in str(failure):
             raise _invalid([Violation("", "TOO_DEEP", "is nested too deep")]) from None
-        raise Refusal("INVALID_REQUEST", "the request is no well-formed message of its type") from None
+        raise Refusal("INVALID_REQUEST", "the request is not a well-formed message of its type") from None
     if items_max is not None and len(raw) > items_max * _ITEM_BYTES_MIN and _has_more_items(message, items_max):
         raise Refusal("MESSAGE_TOO_LARGE", f"the lists of a message have at most {items_max} items in all")
     # The search for a zero byte is a memchr, and few requests of clients hold one.

@@ -57,7 +57,7 @@ def caller() -> Identity:
 
 
 def set_caller(identity: Identity) -> None:
-    """Called by the guard. Each RPC is a task with its own context, so that nothing has to be reset."""
+    """The guard calls this. Each RPC is a task with its own context, so that nothing has to be reset."""
     _caller.set(identity)
 
 
@@ -137,7 +137,7 @@ class ServiceCredential:
 
     def __init__(self, secrets: Sequence[bytes], service: str) -> None:
         if not secrets or any(len(secret) < 16 for secret in secrets):
-            raise ValueError("a service secret has at least 16 bytes")
+            raise ValueError("a service secret has at least 16 bytes; use a longer one")
         self._secrets = tuple(secrets)
         self._header = f"{service}:{_signature(self._secrets[0], service)}"
         self._expected: dict[str, tuple[bytes, ...]] = {}

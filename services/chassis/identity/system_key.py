@@ -35,7 +35,7 @@ class SystemKey:
             return await self._others.identify(key)
         if _KEY.fullmatch(key):
             return ANONYMOUS
-        raise Refusal("KEY_INVALID", "the authorization is no key that this service knows")
+        raise Refusal("KEY_INVALID", "this service does not know the key in the authorization")
 
 
 def hash_of(key: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from services.chassis.lease.stream import HolderStream, StreamState
 
-# Enough to start the first work at once, and so little that ten idle servers do not tie up a small runner.
+# This is enough to start the first work at once. It is so little that ten idle servers do not tie up a small runner.
 STANDING = 1
 
 

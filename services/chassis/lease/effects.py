@@ -39,7 +39,7 @@ class HolderEffects:
     """The work that one frame of a server makes, or the passing of time."""
 
     reports_taken: list[Report] = field(default_factory=list)
-    # Each with the reason for which the server has recorded it as refused.
+    # Each report has the reason for which the server has recorded it as refused.
     reports_refused: list[tuple[Report, str]] = field(default_factory=list)
     # Leases that an attach was refused, or that the grants below replace. Stop them before these begin.
     lost: list[Refused] = field(default_factory=list)

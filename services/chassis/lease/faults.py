@@ -2,7 +2,7 @@
 
 from services.chassis.lease.frames import HELD_MAX, LABELS_MAX, MODULES_MAX, NAME_MAX, Attach, HolderFrame, StreamFault
 
-TOO_MANY_HELD = StreamFault("HELD_EXCEEDED", f"at most {HELD_MAX} leases can be held by one instance")
+TOO_MANY_HELD = StreamFault("HELD_EXCEEDED", f"an instance can hold at most {HELD_MAX} leases")
 
 
 def fault_in_attach(attach: Attach) -> StreamFault | None:
@@ -16,7 +16,7 @@ def _malformed(attach: Attach) -> str:
         return f"an attach needs an instance_id, and a capacity of 0 to {HELD_MAX}"
     modules_count = max(len(attach.modules), len(attach.idempotent_modules))
     if len(attach.labels) > LABELS_MAX or modules_count > MODULES_MAX:
-        return f"at most {LABELS_MAX} labels and {MODULES_MAX} modules"
+        return f"an attach has at most {LABELS_MAX} labels and {MODULES_MAX} modules"
     modules = (*attach.modules, *attach.idempotent_modules)
     texts = (attach.instance_id, attach.holder, attach.version, *modules, *attach.labels)
     if any(len(text) > NAME_MAX or "\0" in text for text in (*texts, *attach.labels.values())):

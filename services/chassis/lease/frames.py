@@ -14,7 +14,7 @@ from services.chassis.lease.timing import LeaseTiming
 FRAME_ITEMS_MAX = 500
 # Unanswered reports of a holder on one session: 4,000 at 10 ms per commit are 400,000 per second.
 REPORTS_IN_FLIGHT_MAX = 4_000
-# A server refuses more unanswered reports than this. Twice the holder's limit: the two count at different times.
+# A server refuses more unanswered reports than this. It is twice the holder's limit, as both count at different times.
 REPORTS_FLOOD = 2 * REPORTS_IN_FLIGHT_MAX
 # The memory that a report costs a server until it is answered, beside its own bytes.
 REPORT_COST_BYTES = 1_000
@@ -23,8 +23,8 @@ OUTGOING_MAX = 20_000
 CREDIT_MAX = 100_000
 # Leases in one attach or beat. A holder that needs more must run more processes.
 HELD_MAX = 20_000
-# Items of every kind in one frame, counted before any is decoded. Half again as many as leases, because our own
-# writers put fewer items of all other kinds into one frame.
+# Items of every kind in one frame. They are counted before any is decoded. This is half again as many as leases,
+# because our own writers put fewer items of all other kinds into one frame.
 HEARD_ITEMS_MAX = 30_000
 # Characters of an id or a name, then the number of labels and modules of a holder.
 NAME_MAX = 255
@@ -114,7 +114,7 @@ class Beat:
 
 @dataclass(slots=True, frozen=True)
 class BeatAnswer:
-    """Sent after the renewal is committed."""
+    """It is sent after the renewal is committed."""
 
     number: int
     is_renewed: bool

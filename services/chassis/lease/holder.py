@@ -58,7 +58,7 @@ DENIED_MAX = 10_000
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease `is_active` until its last report is made. It is held until that report is answered."""
+    """A lease that `is_active` until its last report is made. It is held until that report is answered."""
 
     epoch: int
     # The server that serves the lease. Its reports go there first.

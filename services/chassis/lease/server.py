@@ -338,7 +338,7 @@ class ServerSessionRules:
         if self.state is ServerState.CLOSED:
             return []
         if self._beat_in_flight and now - self._beat_time > self._timing.beat / 2:
-            # Repeated while the database is away, because it is the stream's sign of life.
+            # This is repeated while the database is away, because it is the stream's sign of life.
             self._beat_time = now
             self._out.beat_heard = self._beat_number
             self._wake_writer()

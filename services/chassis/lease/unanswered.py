@@ -1,4 +1,4 @@
-"""Number and size of the reports of a session that are not answered yet.
+"""Counts the reports of a session that are not answered yet, and their bytes.
 
 An id may arrive several times, because a report is repeated until it is answered. An answer subtracts the smallest size
 that arrived under its id: the total may be too high, never too low.

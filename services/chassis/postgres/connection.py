@@ -42,8 +42,8 @@ Connection = AsyncConnection[tuple[Any, ...]]
 _CONNECT_SECONDS: Final = 3
 _IDLE_IN_TRANSACTION_MS: Final = 10_000
 NO_SETTINGS: Final[Mapping[str, str]] = {}
-# For statements that take whole batches as arrays. They are planned once, perhaps while the tables are small, for
-# arrays of any length. The plan that is right at every size uses the indexes, so all others are switched off.
+# Settings for statements that take whole batches as arrays. They are planned once, perhaps while the tables are small,
+# for arrays of any length. The plan that is right at every size uses the indexes, so all others are switched off.
 BY_INDEX: Final[Mapping[str, str]] = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -51,10 +51,10 @@ BY_INDEX: Final[Mapping[str, str]] = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
-# After these classes and codes of SQLSTATE the statement has not happened, and may succeed when it is repeated.
+# These classes and codes of SQLSTATE mean that the statement had no effect, and may succeed when it is repeated.
 _AWAY_CLASSES: Final = ("08", "53", "57P", "58")
 _AWAY_CODES: Final = frozenset({"57014", "55P03", "40001", "40P01", "25006"})
-# After these it may succeed with other values: data, integrity, a limit of the program.
+# These mean that it may succeed with other values: data, integrity, a limit of the program.
 _VALUE_CLASSES: Final = ("22", "23", "54")
 
 
@@ -274,7 +274,7 @@ def _has_news(connection: Connection) -> bool:
 
 def _shut(descriptor: int) -> None:
     """Shut the socket down for both sides. This wakes the driver without cancelling it."""
-    # A duplicate, because the driver's descriptor, once closed, could be reused by another socket.
+    # This shuts down a duplicate, because another socket could reuse the driver's descriptor once that is closed.
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
 

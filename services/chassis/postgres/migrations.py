@@ -102,10 +102,12 @@ async def _applied(connection: AsyncConnection, schema: str) -> list[tuple[int, 
 
 def _compare(schema: str, wanted: Sequence[Migration], applied: Sequence[tuple[int, str]]) -> None:
     if len(applied) > len(wanted):
-        raise SchemaMismatch(f"schema {schema} is at version {applied[-1][0]}, this program knows {len(wanted)}")
+        raise SchemaMismatch(
+            f"schema {schema} is at version {applied[-1][0]}, this program knows {len(wanted)}; use a newer program"
+        )
     for migration, (version, checksum) in zip(wanted, applied, strict=False):
         if version != migration.version or checksum != migration.checksum:
-            raise SchemaMismatch(f"schema {schema}: {migration.name} is not what was applied")
+            raise SchemaMismatch(f"schema {schema}: {migration.name} is not what was applied; restore the file")
 
 
 async def _apply_one(connection: AsyncConnection, schema: str, migration: Migration) -> None:

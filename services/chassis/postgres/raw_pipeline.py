@@ -55,7 +55,7 @@ class RawPipeline:
         Raises DataError for a value that cannot be written, as for one that the server refuses.
         """
         pgconn = self._pgconn
-        # Before anything is sent, so that a value that cannot be written leaves the connection clean.
+        # This comes before anything is sent, so that a value that cannot be written leaves the connection clean.
         written = [_written(sql, parameters) for sql, parameters in statements]
         pgconn.enter_pipeline_mode()
         # For each command, the SQL and the name that it prepares. None: it runs a statement.
@@ -64,7 +64,7 @@ class RawPipeline:
             self._send(each, commands)
         pgconn.pipeline_sync()
         while pgconn.flush():
-            # Read as well, because the server may send before it accepts more.
+            # It reads as well, because the server may send before it accepts more.
             await self._until_ready(is_writing=True)
             pgconn.consume_input()
         results = [await self._result() for _ in commands]

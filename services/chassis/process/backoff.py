@@ -18,7 +18,7 @@ class Backoff:
 
     def next(self) -> float:
         """Seconds to wait now. Their upper bound doubles with every call until `reset`."""
-        # Never near zero, because such a wait would be a busy loop now and then.
+        # The wait is never near zero, because that would be a busy loop now and then.
         wait = self._ceiling * (0.1 + 0.9 * random.random())
         self._ceiling = min(self._ceiling * 2, self._cap)
         return wait

@@ -39,7 +39,7 @@ class Level:
         """
         if not self._is_set:
             if self._waiter is not None and not self._waiter.done():
-                raise RuntimeError("a level has one waiter")
+                raise RuntimeError("a level has one waiter, and another task waits already")
             await self._wait_for_set(poll_seconds)
         was_set, self._is_set = self._is_set, False
         return was_set

@@ -218,7 +218,7 @@ class StoringSettings(ProcessSettings):
 
     # It holds the password of the service's role, so it is never printed.
     database_url: str = Field(default="", repr=False)
-    # A file with the same, which keeps it out of the environment. database_url wins.
+    # A file that holds the same URL, which keeps it out of the environment. database_url wins.
     database_url_file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -240,7 +240,7 @@ class StoringSettings(ProcessSettings):
 
 
 def read_or_exit(kind: type[Settings]) -> Settings:
-    """For `__main__`: the settings, or else one line for each fault and exit code 2, as for a wrong command line."""
+    """Return the settings for `__main__`, or print each fault and exit with code 2, as for a wrong command line."""
     try:
         return kind.from_environment()
     except InvalidSettings as failure:

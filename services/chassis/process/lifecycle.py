@@ -73,7 +73,7 @@ class Process:
         self._limit_the_end(self._drain_seconds)
 
     def main(self, wire: Wire, *, new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> int:
-        """For `__main__`: run on a new event loop, handle signals, and return the exit code."""
+        """Run on a new event loop for `__main__`, handle signals, and return the exit code."""
         self._owns_interpreter = True
 
         async def run() -> int:

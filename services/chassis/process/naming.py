@@ -8,9 +8,9 @@ from typing import Final
 PRODUCT: Final = "windlass"
 ENVIRONMENT_PREFIX: Final = "WINDLASS_"
 ERROR_DOMAIN: Final = PRODUCT
-# By the form of a key, people and scanners for leaked secrets recognise it: <prefix>_<kind>_<64 hexadecimal digits>.
+# The form of a key tells people and scanners for leaked secrets what it is: <prefix>_<kind>_<64 hexadecimal digits>.
 KEY_PREFIX: Final = "wl"
-# In lower case, because gRPC refuses other metadata keys.
+# It is in lower case, because gRPC refuses other metadata keys.
 SERVICE_CREDENTIAL_KEY: Final = f"x-{PRODUCT}-service"
 _DESCRIBE: Final = "grpcurl -plaintext HOST:PORT describe METHOD"
 # The command that inspects or solves the problem, by the reason of a refusal. METHOD stands for the method called.

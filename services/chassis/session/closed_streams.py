@@ -32,7 +32,7 @@ class _Doubt:
 
     session: ServerSession
     grants: list[Grant]
-    # When the owner is told that the instance has not come back. None: it has been told.
+    # The time at which the owner is told that the instance has not come back. None: it has been told.
     due: float | None
 
 
@@ -78,7 +78,7 @@ class ClosedStreams:
         """End the instance after the grace, unless it has attached again or another replica has heard it."""
         try:
             asked_time = await self._store.now()
-            # The stream closed earlier by this. Otherwise a beat that came in between would not count.
+            # The stream closed this long before the answer. A beat between the two counts, so `since` is set back.
             late = self._clock.monotonic() - closed_at
             await self._clock.sleep(max(0.0, self._timing.closed_grace - late))
             if instance_id in self._attached:

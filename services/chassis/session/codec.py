@@ -33,7 +33,7 @@ from services.chassis.lease.frames import (
 from services.chassis.lease.timing import LeaseTiming
 from windlass.types.v1 import session_pb2 as pb
 
-# Below the 4 MiB that all our gRPC endpoints accept, with room for the control part.
+# This is below the 4 MiB that all our gRPC endpoints accept, with room for the control part.
 MESSAGE_BYTES_MAX = 3 * 1024 * 1024 + 512 * 1024
 
 
@@ -45,8 +45,8 @@ class HopCodec:
     server_frame: Callable[[], Any]
     holder_notes: str = ""
     server_notes: str = ""
-    # Called with the body of a report each time that it is written, so that it can be brought up to date. A report
-    # may be written more than once, and long after it was made.
+    # This is called with the body of a report each time that it is written, so that it can be brought up to date. A
+    # report may be written more than once, and long after it was made.
     date_report: Callable[[Any], None] | None = None
 
     # ── holder to server ──────────────────────────────────────────────────────────────────────────────────

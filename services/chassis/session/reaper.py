@@ -60,7 +60,7 @@ class SessionReaper:
     async def run_once(self) -> None:
         asked_at = self._clock.monotonic()
         try:
-            # Asked even when nothing is watched, so that each run notices whether the store is away.
+            # The store is asked even when nothing is watched, so that each run notices whether it is away.
             ended = await self._store.ended_among(set(self._watched()))
             if self._guard.may_sweep(asked_at):
                 ended += await self._store.sweep()

@@ -196,7 +196,7 @@ class SessionRegistry:
     # ── beats ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run_beats(self) -> None:
-        """For ever: renew all gathered beats in one statement, and begin the next after its commit."""
+        """Renew all gathered beats in one statement, and begin the next after its commit, again and again."""
         pause = self._timing.beat / 20
         while True:
             await self._beats_wanted.wait()
@@ -228,7 +228,7 @@ class SessionRegistry:
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run_ticks(self) -> None:
-        """For ever: tick the sessions. This is no part of `run_sweeps`, so that a slow database delays no tick."""
+        """Tick the sessions at a fixed period, apart from `run_sweeps`, so that a slow database delays no tick."""
         seconds = self._timing.beat / 4
         while True:
             due = self._clock.monotonic() + seconds
@@ -238,7 +238,7 @@ class SessionRegistry:
             self.tick(now)
 
     async def run_sweeps(self) -> None:
-        """For ever: end the instances that nobody hears."""
+        """End the instances that nobody hears, again and again."""
         while True:
             await self._clock.sleep(self._timing.second_look / 2)
             await self._reaper.run_once()

@@ -130,7 +130,7 @@ class Conversation:
                 return False
             frame = self._codec.decode_holder_frame(message)
             effects = session.receive(frame, self._clock.monotonic())
-            # Before `perform`, because an answer gives the room back.
+            # This comes before `perform`, because an answer gives the room back.
             session.hold_room()
             if excess := room.hold_leases(session.held_count):
                 session.close("HELD_EXCEEDED", excess)

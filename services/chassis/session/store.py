@@ -14,7 +14,7 @@ from services.chassis.lease.frames import Attach
 class EndedInstance(NamedTuple):
     instance_id: str
     holder: str
-    # How long it had not been heard when the store was asked.
+    # The seconds for which it had not been heard when the store was asked.
     unheard_seconds: float
 
 

@@ -28,8 +28,8 @@ class SessionLimits:
     key_refused_max: int = 100
     # Unread streams of one caller that were cut and are still open. Each holds up to 8 MB.
     unread_max: int = 20
-    # Unanswered reports of one stream: 4,000 in flight of 16 KiB each. With larger ones a stream is as slow as their
-    # commits. Then those of all streams of one key.
+    # Bytes of unanswered reports on one stream, then on all streams of one key. The first is enough for 4,000 reports
+    # of 16 KiB; with larger ones a stream is as slow as their commits.
     stream_bytes_max: int = 64 * 1024 * 1024
     key_bytes_max: int = 256 * 1024 * 1024
     # Leases that all streams of one key may name as held: two hundred runners with a thousand places each.

@@ -51,7 +51,7 @@ async def serve_metrics(process: Process, address: str) -> None:
 
 
 async def measure_loop_lag(every_seconds: float = 0.5) -> None:
-    """For ever: measure how late a due timer runs, which is the first sign of an overloaded or blocked process."""
+    """Measure again and again how late a due timer runs: this is the first sign of an overloaded or blocked process."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + every_seconds

@@ -23,7 +23,7 @@ AttributeValue = str | int | float | bool
 TRACEPARENT: Final = "traceparent"
 _FLUSHED_POLL_SECONDS: Final = 0.02
 _TRACEPARENT_FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
-# Seeded by the system at import. The ids of spans must be distinct, but not secret.
+# The system seeds it at import. The ids of spans must be distinct, but not secret.
 _random: Final = random.Random()
 
 
@@ -61,8 +61,8 @@ def new_trace(sampled: bool) -> TraceContext:
 
 
 def may_be_sampled(traceparent: str) -> bool:
-    """Whether this traceparent is worth parsing, by its last character: the header of a sampled context ends in 01.
-    Most are not sampled, and parsing costs far more than this.
+    """True when this traceparent is worth parsing. Its last character says so: a sampled context ends in 01. Most are
+    not sampled, and parsing costs far more than this.
     """
     return traceparent.endswith("1")
 
@@ -90,7 +90,7 @@ _served: ContextVar[ServedCall | None] = ContextVar("served_call", default=None)
 
 
 def set_served_call(call: ServedCall) -> None:
-    """For the guard. Each RPC is a task with its own context, so that nothing has to be reset."""
+    """The guard calls this. Each RPC is a task with its own context, so that nothing has to be reset."""
     _served.set(call)
 
 
@@ -181,7 +181,7 @@ async def flush_tracing(seconds: float = 2.0) -> bool:
     thread.start()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            # Not by `to_thread`, whose threads may all be held by modules.
+            # This does not use `to_thread`, whose threads may all be held by modules.
             while thread.is_alive():  # noqa: ASYNC110 - a thread sets no event
                 await asyncio.sleep(_FLUSHED_POLL_SECONDS)
     return not thread.is_alive()

@@ -42,11 +42,9 @@ RunGrant = Callable[[Execution, GrantRun, str, Instant], Grant]
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
 _late = counter("coordinator_late_reports_total", "Reports refused because their lease had ended.")
 _lease_latency = histogram(
-    "coordinator_lease_latency_seconds", "From work that is ready to its run in the hands of a runner."
+    "coordinator_lease_latency_seconds", "Time from the moment work is ready until a runner is granted it."
 )
-_retries = histogram(
-    "coordinator_execution_retries", "Retries that an execution took, all nodes together.", buckets=_RETRIES
-)
+_retries = histogram("coordinator_execution_retries", "Retries of an execution, over all its nodes.", buckets=_RETRIES)
 _finished = counter("coordinator_executions_finished_total", "Executions that became final.", ["state"])
 _parked = counter("coordinator_executions_parked_total", "Executions that gave back slot and memory.")
 _broken = counter("coordinator_broken_total", "Executions dropped because deciding or settling them failed.")
@@ -91,9 +89,9 @@ class AfterCommit:
         now = self._clock.epoch_ns() // 1_000
         for pending in batch:
             if pending.owned.is_dropped:
-                # Revoked while the commit was under way. The new holder finds the events in the journal.
+                # The lease was revoked while the commit was under way. The new holder finds the events in the journal.
                 self.give_back_places(pending)
-                self._executions.send_away(each.answer for each in pending.inputs)
+                self._executions.send_away(each.source for each in pending.inputs)
                 continue
             try:
                 self._answer(pending, out)
@@ -137,7 +135,7 @@ class AfterCommit:
             match effect:
                 case GrantRun():
                     number = effect.run.number
-                    # Made before its place is taken, so that the place can be given back if this raises.
+                    # The grant is made before its place is taken, so that the place can be given back if this raises.
                     grant = self._run_grant(execution, effect, pending.effect_keys[number], now)
                     out.grants[pending.places.pop(number)].append(grant)
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)

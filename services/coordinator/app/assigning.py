@@ -27,9 +27,9 @@ from services.coordinator.core.values import Instant
 
 # Works of one execution that are assigned before the next execution is served.
 _SHARE: Final = 64
-# µs. An execution that has waited for so long goes before those that have just finished a step.
+# Microseconds. An execution that has waited this long goes before those that have just finished a step.
 _PATIENCE: Final = 5_000_000
-# With so many executions waiting, their works need not be counted.
+# When this number of executions waits, their works need not be counted.
 _COUNTED_MAX: Final = 200
 # Works assigned in one batch. The append grows with them.
 _GIVEN_MAX: Final = 1_000
@@ -38,7 +38,7 @@ _GIVEN_MAX: Final = 1_000
 class Assignment(NamedTuple):
     work: Work
     session: ServerSession
-    # When the execution began to wait for such a runner.
+    # The time at which the execution began to wait for such a runner.
     since: Instant
 
 
@@ -56,7 +56,7 @@ class Assigner:
 
     @property
     def waiting(self) -> int:
-        """About how many works wait for a runner. Runners divide their credit between coordinators by it."""
+        """The rough number of works that wait for a runner. Runners divide their credit between coordinators by it."""
         executions = sum(map(len, self._queues.values()))
         if executions >= _COUNTED_MAX:
             return executions

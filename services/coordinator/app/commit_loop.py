@@ -44,7 +44,7 @@ _NO_ROW: Final = Fence(0, 0)
 
 _flush_size = histogram("coordinator_flush_executions", "Executions in one append.", buckets=COUNT_BUCKETS)
 _flush_events = histogram("coordinator_flush_events", "Events in one append.", buckets=COUNT_BUCKETS)
-_flush_seconds = histogram("coordinator_flush_seconds", "How long an append took.")
+_flush_seconds = histogram("coordinator_flush_seconds", "Duration of an append.")
 _flush_retries = counter("coordinator_flush_retries_total", "Appends that had to be repeated.")
 _fenced = counter("coordinator_fenced_total", "Executions dropped because another holder has them.")
 
@@ -76,7 +76,7 @@ class CommitLoop:
         while True:
             await self._executions.level.wait(_POLL_SECONDS)
             self._at_rest.clear()
-            # At least once per wake-up: new credit needs a batch without any input.
+            # There is at least one batch per wake-up, because new credit needs a batch even without any input.
             await self._run_batch()
             while self._executions.dirty:
                 await self._run_batch()
@@ -157,7 +157,7 @@ class CommitLoop:
     def _lose(self, pending: PendingAppend) -> None:
         self._after_commit.give_back_places(pending)
         self._executions.drop(pending.owned)
-        self._executions.send_away(each.answer for each in pending.inputs)
+        self._executions.send_away(each.source for each in pending.inputs)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 

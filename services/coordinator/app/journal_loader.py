@@ -41,7 +41,7 @@ from services.coordinator.core.state import Execution
 log = logger(__name__)
 
 _LOADS_MAX: Final = 200
-# A failed batch is split into so many parts. Each read may take its full time, so few reads must find the one to blame.
+# A failed batch is split into this many parts. Each read may take its full time, so few reads must find the bad one.
 _PARTS: Final = 14
 # A newer coordinator may need a moment to start, and a lease that rests here costs less than one that bounces.
 REST_SECONDS: Final = 5.0
@@ -75,7 +75,7 @@ class JournalLoader:
         self._without: dict[str, list[OwnedExecution]] = {}
         # The executions that have their definition and wait for their journal.
         self._ready: list[OwnedExecution] = []
-        # How many journals are read at once: fewer after a failure, because the database may be slow.
+        # The number of journals that are read at once. It is less after a failure, because the database may be slow.
         self._loads_max = _LOADS_MAX
         # The parts of batches that could not be read.
         self._parts: deque[list[OwnedExecution]] = deque()
@@ -88,7 +88,7 @@ class JournalLoader:
                 if not self._ready and not self._parts:
                     await self._executions.unloaded_level.wait()
                     self._sort(group)
-                # By turns, so that new executions and those that failed do not hold each other up.
+                # The two take turns, so that new executions and those that failed do not hold each other up.
                 if self._ready:
                     count = self._loads_max
                     batch, self._ready = self._ready[:count], self._ready[count:]

@@ -46,7 +46,7 @@ class ReceivedReport(NamedTuple):
 ReceivedProgress = tuple[str, Sequence[Command]]
 
 
-class Answer(NamedTuple):
+class CommandSource(NamedTuple):
     """The source of a command, which gets an answer once the command is in the journal: a report on a runner's session,
     or a mailbox message."""
 
@@ -55,12 +55,12 @@ class Answer(NamedTuple):
     message_id: str = ""
 
 
-NOBODY = Answer()
+NOBODY = CommandSource()
 
 
 class Input(NamedTuple):
     command: Command
-    answer: Answer = NOBODY
+    source: CommandSource = NOBODY
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +71,7 @@ class OwnedExecution:
     epoch: int
     # The first command, if the journal is still empty.
     start: Start
-    # None if the execution is not sampled.
+    # The trace of the execution; None if it is not sampled.
     trace: TraceContext | None = None
     grant_time_ns: int = 0
     # A hint: an earlier holder may have begun it.
@@ -88,7 +88,7 @@ class OwnedExecution:
     unanswered: set[str] = field(default_factory=set)
     # Mailbox messages that are in the journal. The dispatcher hears of them when the execution parks.
     message_ids: list[str] = field(default_factory=list)
-    # No longer owned. Whatever is under way for it is thrown away.
+    # True: it is no longer owned, and whatever is under way for it is thrown away.
     is_dropped: bool = False
-    # When its timer fires; 0: it has none.
+    # The time at which its timer fires; 0: it has none.
     wake: int = 0

@@ -18,7 +18,7 @@ from services.chassis.process.clock import Clock
 from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.coordinator.app.owned_execution import (
-    Answer,
+    CommandSource,
     Input,
     OwnedExecution,
     ReceivedMessage,
@@ -129,7 +129,7 @@ class OwnedExecutions:
                 # A newer dispatcher sent it. It stays in the mailbox for a coordinator that knows it.
                 log.warning("unknown message", execution_id=owned.execution_id, message_id=message.message_id)
                 continue
-            inputs.append(Input(message.command, Answer(message_id=message.message_id)))
+            inputs.append(Input(message.command, CommandSource(message_id=message.message_id)))
         return inputs
 
     def revoked(self, leases: Iterable[Lease | Refused]) -> None:
@@ -165,13 +165,13 @@ class OwnedExecutions:
         self.dirty.pop(owned, None)
         owned.wake = 0
         inputs, owned.inbox = owned.inbox, []
-        self.send_away(each.answer for each in inputs)
+        self.send_away(each.source for each in inputs)
         self.timers.trim(self.by_id.values(), len(self.by_id))
 
-    def send_away(self, answers: Iterable[Answer]) -> None:
-        for answer in answers:
-            if answer.session is not None and answer.report is not None:
-                self._forward(answer.session, answer.report)
+    def send_away(self, sources: Iterable[CommandSource]) -> None:
+        for source in sources:
+            if source.session is not None and source.report is not None:
+                self._forward(source.session, source.report)
 
     # ── from the runners ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,7 +182,7 @@ class OwnedExecutions:
             if owned is None or command is None or not session.data.serves(owned.start.origin.workspace):
                 self._forward(session, report)
                 continue
-            owned.inbox.append(Input(command, Answer(session, report)))
+            owned.inbox.append(Input(command, CommandSource(session, report)))
             self.dirty.setdefault(owned)
         self.level.set()
 

@@ -21,7 +21,7 @@ _RETRY_SECONDS: Final = 60.0
 
 
 async def make_partitions(make_ahead: Callable[[int], Awaitable[int]]) -> None:
-    """`make_ahead` makes the partitions of so many months, and returns how many it made."""
+    """`make_ahead` makes the partitions of the given number of months, and returns how many it made."""
     while True:
         try:
             made = await make_ahead(_MONTHS_AHEAD)

@@ -9,12 +9,11 @@ import orjson
 
 from services.chassis.session.server import ServerSession
 from services.coordinator.app.assigning import Assignment
-from services.coordinator.app.owned_execution import Answer, Input, OwnedExecution
+from services.coordinator.app.owned_execution import CommandSource, Input, OwnedExecution
 from services.coordinator.app.ports import Append, JournalCodec
 from services.coordinator.app.trace_segments import run_context
-from services.coordinator.core.commands import Adopt, Assign, Command
-from services.coordinator.core.commands import Grant as AssignedRun
-from services.coordinator.core.decision import Refusal
+from services.coordinator.core.commands import Adopt, Assign, AssignedRun, Command
+from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
 from services.coordinator.core.events import Event
 from services.coordinator.core.handlers import handle
@@ -50,12 +49,12 @@ class PendingAppend:
         # New and changed runs, by number.
         self.runs: dict[int, Run] = {}
         self.inputs: Sequence[Input] = ()
-        self.answers: list[tuple[Answer, Refusal | None]] = []
-        # So many of `answers` have been given to the outbox.
+        self.answers: list[tuple[CommandSource, CommandRefusal | None]] = []
+        # The number of `answers` that have been given to the outbox.
         self.answered = 0
         # The sessions in which a place is reserved for a run of this append, by the number of the run.
         self.places: dict[int, ServerSession] = {}
-        # When the work of each such run began to wait for a place.
+        # The times at which the work of these runs began to wait for a place.
         self.ready_times: dict[int, Instant] = {}
         self.effect_keys: dict[int, str] = {}
         # Some work was to be leased but failed, because no runner can take its inputs.
@@ -69,14 +68,14 @@ class PendingAppend:
         inbox, self.owned.inbox = self.owned.inbox, []
         self.inputs = inbox
         size = counted = 0
-        for place, (command, answer) in enumerate(inbox, 1):
+        for place, (command, source) in enumerate(inbox, 1):
             if isinstance(command, Adopt):
                 # The effects that the last holder may have left undone are repeated.
                 self.is_adoption = True
                 self.effects += resume_effects(self.execution)
             refusal = self.apply(command, now)
-            if answer.session is not None or answer.message_id:
-                self.answers.append((answer, refusal))
+            if source.session is not None or source.message_id:
+                self.answers.append((source, refusal))
             while counted < len(self.encoded):
                 size += len(self.encoded[counted])
                 counted += 1
@@ -85,7 +84,7 @@ class PendingAppend:
                 break
         return size
 
-    def apply(self, command: Command, now: int) -> Refusal | None:
+    def apply(self, command: Command, now: int) -> CommandRefusal | None:
         execution = self.execution
         self.time = now
         decision = handle(execution, command, now)

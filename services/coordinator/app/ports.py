@@ -74,14 +74,14 @@ class Loaded(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How far an execution is, by its row."""
+    """The progress of an execution, as its row has it."""
 
     workspace: str
     last_seq: int
     is_final: bool
 
 
-# By column name, in the forms of the core.
+# A row maps the names of columns to values in the forms of the core.
 Row = Mapping[str, Any]
 
 

@@ -26,7 +26,7 @@ class Requirement(NamedTuple):
 
 
 class RunnerScope:
-    """In a form that is quick to compare."""
+    """The runs that a runner may be granted, in a form that is quick to compare."""
 
     __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "workspace")
 

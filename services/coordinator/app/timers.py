@@ -75,5 +75,5 @@ class Timers:
             return _POLL_SECONDS
         self._armed = self._heap[0][0]
         seconds = (self._armed - self._clock.epoch_ns() // 1_000) / 1e6
-        # Slightly late, because no timer may fire before its time (S19).
+        # This is slightly late, because no timer may fire before its time (S19).
         return min(_POLL_SECONDS, max(0.0, seconds) + 0.0005)

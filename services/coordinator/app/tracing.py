@@ -14,7 +14,7 @@ from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.trace_segments import segment_of, segment_root
 from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution, ReportFinished, Run
-from services.coordinator.core.values import Error, Failure, RunState
+from services.coordinator.core.values import Error, FinalError, RunState
 
 Attributes = dict[str, str | int]
 
@@ -104,5 +104,5 @@ def _run_attributes(execution: Execution, run: Run) -> Attributes:
     }
 
 
-def _shown(error: Error | Failure | None) -> str:
+def _shown(error: Error | FinalError | None) -> str:
     return "" if error is None else f"{error.type}: {error.message}"[:512]

@@ -9,7 +9,7 @@ from services.coordinator.core.graph import Outcome, judge
 from services.coordinator.core.outputs import leaf_outputs
 from services.coordinator.core.state import Work, WorkState, unsettled
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Value
+from services.coordinator.core.values import BrokenInvariant, ExecutionState, FinalError, Value
 
 
 def advance(turn: Turn) -> None:
@@ -53,6 +53,8 @@ def _finish(turn: Turn) -> None:
         turn.emit(OutputRequested(turn.now, rendering.key))
 
 
-def _finish_as(turn: Turn, state: ExecutionState, *, output: Value | None = None, error: Failure | None = None) -> None:
+def _finish_as(
+    turn: Turn, state: ExecutionState, *, output: Value | None = None, error: FinalError | None = None
+) -> None:
     duration = max(turn.now - turn.execution.start_time, 0)
     turn.emit(ExecutionFinished(turn.now, state, output, error, duration))

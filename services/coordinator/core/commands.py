@@ -47,7 +47,7 @@ class Adopt:
 
 
 @dataclass(slots=True)
-class Grant:
+class AssignedRun:
     work: Work
     instance_id: str
     runner: str
@@ -60,11 +60,11 @@ class Grant:
 class Assign:
     """Lease work from `Execution.ready` to runners that have room."""
 
-    grants: Sequence[Grant]
+    grants: Sequence[AssignedRun]
 
 
 @dataclass(slots=True)
-class Report:
+class ReportOfRun:
     run: int
     epoch: int
     # Empty: the coordinator itself speaks.
@@ -72,7 +72,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class ReportOfEnd(Report):
+class ReportOfEnd(ReportOfRun):
     """A run is over, and this is what its runner measured."""
 
     start_time: Instant = field(default=0, kw_only=True)
@@ -83,12 +83,12 @@ class ReportOfEnd(Report):
 
 
 @dataclass(slots=True)
-class ReportStarted(Report):
+class ReportStarted(ReportOfRun):
     start_time: Instant
 
 
 @dataclass(slots=True)
-class ReportProgress(Report):
+class ReportProgress(ReportOfRun):
     progress: float = 0.0
     message: str = ""
     cursor: bytes = b""
@@ -114,7 +114,7 @@ class ReportStopped(ReportOfEnd):
 
 
 @dataclass(slots=True)
-class Release(Report):
+class Release(ReportOfRun):
     """Take a run back without an outcome: from its runner, or because it never reached one."""
 
     reason: ReleaseReason

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from services.coordinator.core.controls import CONTROLS
-from services.coordinator.core.definition import OUTPUT_NODE, RENDERER, Definition, Edge, Join, Node, When
+from services.coordinator.core.definition import OUTPUT_NODE, RENDERER, Definition, Edge, JoinRule, Node, When
 from services.coordinator.core.retry import RetryOverrides
 from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
 from windlass.definition.config_schemas import RAW_MEMBERS
@@ -80,7 +80,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         retry=_retry(item).over(workflow_retry) if "retry" in item else workflow_retry,
         # A control node is only rendered on a runner, which has no effect.
         is_idempotent=control is not None or bool(item.get("idempotent", False)),
-        join=Join(item.get("join") or "ALL"),
+        join=JoinRule(item.get("join") or "ALL"),
         runner_labels=tuple(sorted((item.get("runnerLabels") or {}).items())),
         is_control=control is not None,
         needs_runner=control is None or has_templates,

@@ -26,7 +26,7 @@ class RefusalReason(StrEnum):
 
 
 @dataclass(slots=True, frozen=True)
-class Refusal:
+class CommandRefusal:
     reason: RefusalReason
     message: str
 
@@ -34,4 +34,4 @@ class Refusal:
 @dataclass(slots=True)
 class Decision:
     events: list[Event]
-    refusal: Refusal | None = None
+    refusal: CommandRefusal | None = None

@@ -30,7 +30,7 @@ class When(IntEnum):
     LABEL = 3
 
 
-class Join(Enum):
+class JoinRule(Enum):
     ALL = "ALL"
     ANY = "ANY"
 
@@ -55,7 +55,7 @@ class Node:
     timeout: Span = 0
     retry: RetryOverrides = RetryOverrides()
     is_idempotent: bool = False
-    join: Join = Join.ALL
+    join: JoinRule = JoinRule.ALL
     runner_labels: tuple[tuple[str, str], ...] = ()
     # The core does the node itself (`controls/`).
     is_control: bool = False

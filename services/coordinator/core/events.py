@@ -19,8 +19,8 @@ from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
     Error,
     ExecutionState,
-    Failure,
     FailureReason,
+    FinalError,
     Instant,
     Origin,
     ReleaseReason,
@@ -283,7 +283,7 @@ class StopOrdered:
 
     time: Instant
     outcome: ExecutionState
-    error: Failure
+    error: FinalError
     answer_by_time: Instant
     message_id: str
     caller: str
@@ -301,7 +301,7 @@ class ExecutionFinished:
     state: ExecutionState
     # Set for a successful execution only.
     output: Value | None
-    error: Failure | None
+    error: FinalError | None
     duration: Span
 
 

@@ -24,7 +24,7 @@ from services.coordinator.core.state import (
     Work,
     WorkState,
 )
-from services.coordinator.core.values import BrokenInvariant, Failure, FailureReason, Instant, RunState, WorkKey
+from services.coordinator.core.values import BrokenInvariant, FailureReason, FinalError, Instant, RunState, WorkKey
 
 # Every step asks for these. To look a member up in its enum takes 45 ns in Python 3.11.
 _TAKEN, _BLOCKED = int(ev.Resolution.TAKEN), int(ev.Resolution.BLOCKED)
@@ -277,7 +277,7 @@ def _fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) ->
         return
     work.state = WorkState.FAILED
     if not event.is_handled and execution.first_failure is None:
-        execution.first_failure = Failure(work.node.id, event.error.type, event.error.message)
+        execution.first_failure = FinalError(work.node.id, event.error.type, event.error.message)
     _apply_consequences(execution, work, event.then)
 
 

@@ -11,37 +11,37 @@ from typing import TypeVar
 
 from services.coordinator.core import commands
 from services.coordinator.core import events as ev
-from services.coordinator.core.decision import Refusal, RefusalReason
+from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.state import Run
 from services.coordinator.core.turn import Turn
 
-_Report = TypeVar("_Report", bound=commands.Report)
+_Report = TypeVar("_Report", bound=commands.ReportOfRun)
 
 
-def live_run(turn: Turn, report: commands.Report) -> Run | Refusal | None:
+def live_run(turn: Turn, report: commands.ReportOfRun) -> Run | CommandRefusal | None:
     """The run that the reporter has; None if the same report was accepted before."""
     execution = turn.execution
     run = execution.live.get(report.run)
     if run is not None and run.epoch == report.epoch and report.instance_id in ("", run.instance_id):
         return run
     if not 0 < report.run <= len(execution.runs):
-        return Refusal(RefusalReason.LEASE_UNKNOWN, f"there is no run {report.run}")
+        return CommandRefusal(RefusalReason.LEASE_UNKNOWN, f"there is no run {report.run}")
     run = execution.runs[report.run - 1]
     if report.instance_id not in ("", run.instance_id):
-        return Refusal(RefusalReason.LEASE_UNKNOWN, f"run {report.run} is leased to another runner")
+        return CommandRefusal(RefusalReason.LEASE_UNKNOWN, f"run {report.run} is leased to another runner")
     if run.is_answered and run.epoch == report.epoch:
         return None
     message = f"run {report.run} is {run.state} and no longer held under epoch {report.epoch}"
     if not execution.is_final and not run.is_late_noted:
         kind = type(report).__name__
         turn.emit(ev.LateReportRejected(turn.now, run.work.key, report.run, report.epoch, kind))
-    return Refusal(RefusalReason.LATE_REPORT, message)
+    return CommandRefusal(RefusalReason.LATE_REPORT, message)
 
 
-def of_live_run(handler: Callable[[Turn, Run, _Report], None]) -> Callable[[Turn, _Report], Refusal | None]:
+def of_live_run(handler: Callable[[Turn, Run, _Report], None]) -> Callable[[Turn, _Report], CommandRefusal | None]:
     """Gives the handler the run of each report that counts. It never sees another one."""
 
-    def handle(turn: Turn, report: _Report) -> Refusal | None:
+    def handle(turn: Turn, report: _Report) -> CommandRefusal | None:
         run = live_run(turn, report)
         if not isinstance(run, Run):
             return run

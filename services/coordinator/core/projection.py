@@ -11,7 +11,7 @@ Hazard: the order of the columns is that of the statements in `store/`. Both nam
 from operator import attrgetter
 
 from services.coordinator.core.state import Execution, Run
-from services.coordinator.core.values import Failure, OutputRef, RunState, Value
+from services.coordinator.core.values import FinalError, OutputRef, RunState, Value
 
 # The row of a run that was granted and nothing more: all other columns keep their defaults.
 RUN_LEASE = (
@@ -104,21 +104,21 @@ _EXECUTION_CHANGES = (
 EXECUTION_COLUMNS = _EXECUTION_FIXED + _EXECUTION_CHANGES
 EXECUTION_CHANGING = ("execution_id", *_EXECUTION_CHANGES)
 
-Row = tuple[object, ...]
+RowValues = tuple[object, ...]
 
-_NO_ERROR: Row = (None, None, None, None)
-_NO_OUTPUT: Row = (None, None, None, None)
+_NO_ERROR: RowValues = (None, None, None, None)
+_NO_OUTPUT: RowValues = (None, None, None, None)
 
 
-def run_row(execution: Execution, run: Run) -> Row:
+def run_row(execution: Execution, run: Run) -> RowValues:
     return (*run_lease(execution, run), *_run_changes(run))
 
 
-def run_change(execution: Execution, run: Run) -> Row:
+def run_change(execution: Execution, run: Run) -> RowValues:
     return (execution.execution_id, run.number, *_run_changes(run))
 
 
-def _run_changes(run: Run) -> Row:
+def _run_changes(run: Run) -> RowValues:
     error = run.error
     return (
         run.state._value_,
@@ -142,7 +142,7 @@ def is_plain_lease(run: Run) -> bool:
     return run.state is RunState.LEASED and not run.heartbeat_time and run.error is None
 
 
-def run_lease(execution: Execution, run: Run) -> Row:
+def run_lease(execution: Execution, run: Run) -> RowValues:
     work = run.work
     return (
         execution.execution_id,
@@ -171,7 +171,7 @@ def is_plain_result(run: Run) -> bool:
     )
 
 
-def run_result(execution: Execution, run: Run) -> Row:
+def run_result(execution: Execution, run: Run) -> RowValues:
     return (
         execution.execution_id,
         run.number,
@@ -186,7 +186,7 @@ def run_result(execution: Execution, run: Run) -> Row:
     )
 
 
-def execution_row(execution: Execution) -> Row:
+def execution_row(execution: Execution) -> RowValues:
     return (
         execution.execution_id,
         *_origin(execution.origin),
@@ -197,11 +197,11 @@ def execution_row(execution: Execution) -> Row:
     )
 
 
-def execution_change(execution: Execution) -> Row:
+def execution_change(execution: Execution) -> RowValues:
     return (execution.execution_id, *_execution_changes(execution))
 
 
-def _execution_changes(execution: Execution) -> Row:
+def _execution_changes(execution: Execution) -> RowValues:
     return (
         execution.epoch,
         execution.holder,
@@ -216,7 +216,7 @@ def _execution_changes(execution: Execution) -> Row:
     )
 
 
-def _output(value: Value | None) -> Row:
+def _output(value: Value | None) -> RowValues:
     if value is None:
         return _NO_OUTPUT
     if isinstance(value, OutputRef):
@@ -224,5 +224,5 @@ def _output(value: Value | None) -> Row:
     return (value, None, None, None)
 
 
-def _failure(error: Failure | None) -> Row:
+def _failure(error: FinalError | None) -> RowValues:
     return (None, None, None) if error is None else (error.node, error.type, error.message)

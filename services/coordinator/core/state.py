@@ -32,7 +32,16 @@ from typing import NamedTuple, TypeAlias, assert_never
 from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
-from services.coordinator.core.values import Error, ExecutionState, Failure, Instant, Origin, RunState, Value, WorkKey
+from services.coordinator.core.values import (
+    Error,
+    ExecutionState,
+    FinalError,
+    Instant,
+    Origin,
+    RunState,
+    Value,
+    WorkKey,
+)
 
 
 class WorkState(Enum):
@@ -156,7 +165,7 @@ class Stop(NamedTuple):
     """The execution is ending as this."""
 
     outcome: ExecutionState
-    error: Failure
+    error: FinalError
 
 
 class ReportFinished(NamedTuple):
@@ -202,13 +211,13 @@ class Execution:
     timer_order: int = 0
     stop: Stop | None = None
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
-    first_failure: Failure | None = None
+    first_failure: FinalError | None = None
     obligations: list[Obligation] = field(default_factory=list)
     retries: int = 0
     cost_tokens: int = 0
     final_state: ExecutionState | None = None
     output: Value | None = None
-    error: Failure | None = None
+    error: FinalError | None = None
     end_time: Instant = 0
 
     @property

@@ -17,8 +17,8 @@ from services.coordinator.core.values import (
     Error,
     ErrorClass,
     ExecutionState,
-    Failure,
     FailureReason,
+    FinalError,
     Instant,
     Span,
     Value,
@@ -61,7 +61,7 @@ class Turn:
         if execution.stop is None and execution.definition.is_fail_fast and execution.first_failure is not None:
             self.order_stop(ExecutionState.FAILED, execution.first_failure)
 
-    def order_stop(self, outcome: ExecutionState, error: Failure, message_id: str = "", caller: str = "") -> None:
+    def order_stop(self, outcome: ExecutionState, error: FinalError, message_id: str = "", caller: str = "") -> None:
         execution, answer_by = self.execution, self.now + ANSWER_TERM
         idle = (*execution.ready, *execution.backoffs.values(), *execution.to_begin)
         cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])

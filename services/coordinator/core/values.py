@@ -105,7 +105,7 @@ class Error:
 
 
 @dataclass(slots=True, frozen=True)
-class Failure:
+class FinalError:
     """The error of an execution. `node` is empty if no node is to blame."""
 
     node: str

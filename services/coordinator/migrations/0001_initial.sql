@@ -44,7 +44,7 @@ CREATE TABLE executions (
     error_node text,
     error_type text,
     error_message text,
-    -- The ids of the nodes, by how they ended. It is set when the execution is final.
+    -- The ids of the nodes by their outcome. It is set when the execution is final.
     summary jsonb,
     input bytea NOT NULL,
     -- The output itself as JSON, or the place where it is kept.
@@ -55,7 +55,7 @@ CREATE TABLE executions (
     PRIMARY KEY (execution_id)
 ) PARTITION BY RANGE (execution_id);
 
--- For lists of a workspace, newest first. Neither column ever changes.
+-- This index serves the lists of a workspace, newest first. Neither column ever changes.
 CREATE INDEX executions_workspace ON executions (workspace, execution_id);
 
 -- The id of a run is "<execution_id>.<number>".

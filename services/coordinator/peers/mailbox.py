@@ -17,7 +17,7 @@ from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
-# Enough for an inline output and everything else in a report.
+# This is enough for an inline output and everything else in a report.
 REPORT_BYTES_MAX: Final = 1024 * 1024
 _HASH_BYTES: Final = 32
 

@@ -73,7 +73,7 @@ def _put_metrics(metrics: api.Execution.Metrics, row: Row) -> None:
 
 
 def run_record(row: Row) -> pb.RunRecord:
-    """Besides the run's columns: `workspace`, the execution's `traceparent`, and `lease_time` of its live session."""
+    """The row also has `workspace`, `execution_traceparent`, and `lease_time` of its live session."""
     record = pb.RunRecord(workspace=row["workspace"], output=row["output"] or b"")
     run = record.run
     run.id = f"{row['execution_id']}.{row['number']}"

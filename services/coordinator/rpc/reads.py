@@ -39,7 +39,7 @@ class ReadServicer(ReadServiceServicer):
 
     async def GetExecutions(self, request: pb.GetExecutionsRequest, context: Any) -> pb.GetExecutionsResponse:
         if len(request.execution_ids) > _IDS_MAX:
-            raise Refusal("INVALID_REQUEST", f"at most {_IDS_MAX} ids")
+            raise Refusal("INVALID_REQUEST", f"a request has at most {_IDS_MAX} ids")
         ids = [each for each in request.execution_ids if is_execution_id(each)]
         rows = await self._reads.executions(ids) if ids else []
         return pb.GetExecutionsResponse(executions=[execution_record(row) for row in rows])

@@ -36,7 +36,7 @@ class WatchServicer(WatchServiceServicer):
             ended = await asyncio.gather(writer, reader, return_exceptions=True)
         for failure in ended:
             if isinstance(failure, Exception) and not isinstance(failure, grpc.aio.BaseError | grpc.RpcError):
-                # A bug here, not the end of the call. The guard logs it.
+                # This is a bug here and not the end of the call. The guard logs it.
                 raise failure
 
     async def _read(self, stream: WatchStream, context: Any) -> None:

@@ -5,7 +5,8 @@
     journal; leased, made, ended, moved runs    only for executions that `fresh` or `advanced` let through
     answer    the refused executions, with the epoch and last_seq of their present rows
 
-Each combination of parts is a prepared statement of its own. There are few, and each saves the server needless work.
+Every step waits for it, so it is text for libpq, at half the CPU of the driver (chassis/postgres/raw_pipeline.py). Each
+combination of parts is a prepared statement of its own. There are few, and each saves the server needless work.
 
 Hazard: `(… IN …) IS TRUE` keeps the planner from turning a hashed lookup into a join, which would be quadratic, because
 journal.py prescribes nested loops.
@@ -17,9 +18,10 @@ import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from services.chassis.postgres.arrays import Array
+from services.chassis.postgres.raw_pipeline import Rows
 from services.coordinator.app.ports import Append
 from services.coordinator.core.projection import (
     EXECUTION_CHANGING,
@@ -30,8 +32,6 @@ from services.coordinator.core.projection import (
     RUN_RESULT,
 )
 from services.coordinator.store.columns import Uuids, parameters, read, unnest
-
-Rows = list[tuple[Any, ...]]
 
 _RUN_KEY: Final = ("execution_id", "number")
 _FENCE: Final = ("fence_epoch", "fence_seq")

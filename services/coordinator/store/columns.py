@@ -70,7 +70,7 @@ _KINDS: Final[dict[type[Array], str]] = {
     Labels: "labels",
 }
 _KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-# Text on the wire, but not in the table.
+# These are text on the wire, but not in the table.
 _CASTS: Final = {"labels": "jsonb", "summary": "jsonb"}
 
 

@@ -97,7 +97,7 @@ def _comparison(condition: Condition) -> ColumnElement[bool]:
         if compare is operator.ne:
             return there.is_distinct_from(value)
         return there.is_(None) if value is None else there == value
-    # By code points, as in memory. The database's own order is that of some language.
+    # Texts are compared by code points, as in memory. The database's own order is that of some language.
     ordered = collate(there, "C") if isinstance(there.type, Text) else there
     compared: ColumnElement[bool] = compare(ordered, _value(condition.field, there, condition.value))
     return compared

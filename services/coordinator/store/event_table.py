@@ -35,11 +35,11 @@ class Form(NamedTuple):
     may_be_none: bool = False
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     event: type[ev.Event]
-    # In the oneof of windlass.journal.v1.Event.
+    # The name of its field in the oneof of windlass.journal.v1.Event.
     name: str
-    # From the event into its message, and from the message to the fields of the event.
+    # One puts the event into its message, the other reads the fields of the event from it.
     write: Write
     read: Read
 
@@ -51,7 +51,7 @@ def _forms(make: type, **own_forms: Form) -> dict[str, Form]:
 
 def _codec(forms: Mapping[str, Form]) -> tuple[Write, Read]:
     def write(message: Any, value: Any) -> None:
-        # Present even if all its fields are empty.
+        # The message is present even if all its fields are empty.
         message.SetInParent()
         for name, form in forms.items():
             item = getattr(value, name)
@@ -143,7 +143,7 @@ def _or_none(form: Form) -> Form:
 
 
 def _enum(names: type[StrEnum], numbers: Any) -> Form:
-    """Stored as a number. Unspecified means None."""
+    """An enum is stored as a number. Unspecified means None."""
     prefix = numbers.Name(0).removesuffix("UNSPECIFIED")
     known = {names(text.removeprefix(prefix)): number for text, number in numbers.items() if number}
     found = {number: name for name, number in known.items()}
@@ -154,7 +154,7 @@ def _enum(names: type[StrEnum], numbers: Any) -> Form:
 
 
 _VALUE: Final = _message(_write_value, _read_value)
-# By the type of the field. Instants and spans are numbers, in µs.
+# The forms by the types of fields. Instants and spans are numbers, in µs.
 FORMS: Final[dict[Any, Form]] = {
     **dict.fromkeys((bool, int, float, str, bytes), Form()),
     values.WorkKey: _message(_write_key, _read_key),
@@ -170,9 +170,9 @@ FORMS: Final[dict[Any, Form]] = {
     ev.WaitKind: _enum(ev.WaitKind, pb.WaitKind),
     ev.WaitOutcome: _enum(ev.WaitOutcome, pb.WaitOutcome),
 }
-_FAILURE: Final = _nested(values.Failure)
-FORMS[values.Failure] = _FAILURE
-FORMS[values.Failure | None] = _or_none(_FAILURE)
+_FAILURE: Final = _nested(values.FinalError)
+FORMS[values.FinalError] = _FAILURE
+FORMS[values.FinalError | None] = _or_none(_FAILURE)
 FORMS[values.Error] = _nested(values.Error)
 FORMS[RetryPolicy] = _nested(RetryPolicy)
 # The origin is stored as a StartOrder, whose time is a Timestamp.
@@ -212,9 +212,9 @@ def _write_run_succeeded(to: pb.RunSucceeded, event: ev.RunSucceeded) -> None:
 _BY_HAND: Final[Mapping[Any, Write]] = {ev.RunLeased: _write_run_leased, ev.RunSucceeded: _write_run_succeeded}
 
 
-def _row(name: str, event: type[ev.Event]) -> Row:
+def _row(name: str, event: type[ev.Event]) -> EventRow:
     write, read = _codec(_forms(event))
-    return Row(event, name, _BY_HAND.get(event, write), read)
+    return EventRow(event, name, _BY_HAND.get(event, write), read)
 
 
 _EVENTS: Final[Mapping[str, type[ev.Event]]] = {event.__name__: event for event in get_args(ev.Event)}

@@ -29,8 +29,8 @@ from services.coordinator.store.append import composed
 from services.coordinator.store.codec import CorruptRecord, UnknownEvent, unseal
 from services.coordinator.store.columns import Uuids
 
-# These three run in one transaction. The fences are locked until the commit, and the later statements see everything
-# that was committed before the lock.
+# These three run in one transaction. They are raw SQL, because every take-over waits for them. The fences are locked
+# until the commit, and the later statements see everything that was committed before the lock.
 FENCE: Final = b"""
 UPDATE executions e SET epoch = g.epoch FROM unnest($1, $2) AS g (execution_id, epoch)
 WHERE e.execution_id = g.execution_id AND e.epoch <= g.epoch
@@ -43,6 +43,7 @@ READ_EVENTS: Final = b"""
 SELECT g.place, j.events FROM unnest($1) WITH ORDINALITY AS g (execution_id, place)
 JOIN journal j ON j.execution_id = g.execution_id ORDER BY g.place, j.last_seq
 """
+# This is raw SQL, because a take-over must not wait for the import of SQLAlchemy.
 LIVE_INSTANCES: Final = """
 SELECT instance_id, CASE state WHEN 'LIVE' THEN 0 ELSE extract(epoch FROM clock_timestamp() - heard_time)::float8 END
 FROM runner_sessions

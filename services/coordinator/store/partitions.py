@@ -12,6 +12,7 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
+# Raw SQL, because every coordinator runs it, and many never need SQLAlchemy (reads.py).
 _MAKE: Final = "SELECT make_partitions(now() + make_interval(months => %s))"
 _SECONDS: Final = 30.0
 

@@ -23,6 +23,7 @@ _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 _PAYLOADS: Final[Row] = {"input": b"", "output": None}
 _LISTED: Final = tuple(column for column in EXECUTION_READ if column not in _PAYLOADS)
 
+# The statements below are raw SQL, because waits and watches ask for them in coordinators that never list anything.
 _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_READ)} FROM executions e WHERE e.execution_id = ANY(%s::uuid[])
 """
@@ -34,7 +35,7 @@ SELECT execution_id::text, workspace, last_seq, state FROM executions WHERE exec
 """
 # A page of runs ends where its outputs reach this size: half of what a client receives in one message by default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
-# For callers that would take a short page for the last one.
+# This is for callers that would take a short page for the last one.
 _UNCUT_BYTES: Final = 2**62
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 # Rows of the journal that end after an event. Each holds at least one event.

@@ -19,7 +19,7 @@ from services.dispatcher.core.items import Claim, LateReason, LeaseReport, Works
 log = logger("services.dispatcher")
 
 _US: Final = 1_000_000
-# At most so many log lines of each event. The next line tells how many were left out.
+# At most this number of log lines of each event is written in a second. The next line tells how many were left out.
 LINES_PER_SECOND: Final = 40.0
 _processed = counter("dispatcher_items_processed_total", "Executions granted to a coordinator.")
 _at_capacity = counter(
@@ -27,9 +27,9 @@ _at_capacity = counter(
 )
 _failures = counter("dispatcher_dispatch_failures_total", "Executions handed back because they could not start.")
 _dead_letters = counter("dispatcher_dead_letters_total", "Executions that were given up before they started.")
-_late = counter("dispatcher_late_reports_total", "Reports refused because the lease was another's.", ("reason",))
-_latency = histogram("dispatcher_dispatch_latency_seconds", "From the enqueue of an execution to its grant.")
-_batch_seconds = histogram("dispatcher_turn_seconds", "How long the commit of a batch took.")
+_late = counter("dispatcher_late_reports_total", "Reports refused because another holder had the lease.", ("reason",))
+_latency = histogram("dispatcher_dispatch_latency_seconds", "Time from the enqueue of an execution to its grant.")
+_batch_seconds = histogram("dispatcher_turn_seconds", "Duration of the commit of a batch.")
 _batch_items = histogram("dispatcher_turn_items", "Items in a batch.", buckets=COUNT_BUCKETS)
 
 

@@ -28,7 +28,7 @@ _FULL_RETRY_SECONDS: Final = 1.0
 
 
 # The answer to one message. None: no such execution is queued or leased.
-Answer = Delivery | Exception | None
+DeliveryAnswer = Delivery | Exception | None
 # Sends messages to an instance that has a session here.
 Post = Callable[[str, Sequence[bytes]], None]
 
@@ -53,8 +53,8 @@ class Deliveries:
     def loops(self) -> Loops:
         return [("deliveries", self._batcher.run), (self._journalled.what, self._journalled.run)]
 
-    async def _flush(self, messages: list[MailboxMessage]) -> Sequence[Answer]:
-        answers: list[Answer] = []
+    async def _flush(self, messages: list[MailboxMessage]) -> Sequence[DeliveryAnswer]:
+        answers: list[DeliveryAnswer] = []
         for piece in _pieces(messages):
             try:
                 answers += await self._bring(piece)
@@ -63,9 +63,9 @@ class Deliveries:
                 answers += [failure] * len(piece)
         return answers
 
-    async def _bring(self, messages: Sequence[MailboxMessage]) -> list[Answer]:
+    async def _bring(self, messages: Sequence[MailboxMessage]) -> list[DeliveryAnswer]:
         deliveries = await self._mailbox.deliver(messages)
-        answers: list[Answer] = list(deliveries)
+        answers: list[DeliveryAnswer] = list(deliveries)
         full: set[str] = set()
         for n, (message, delivery) in enumerate(zip(messages, deliveries, strict=True)):
             if delivery is None:

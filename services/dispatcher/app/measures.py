@@ -15,7 +15,7 @@ _EVERY_SECONDS: Final = 10.0
 _WORKSPACES_MAX: Final = 500
 
 _depth = gauge("dispatcher_queue_depth", "Executions that wait for a slot.", ("workspace",))
-_age = gauge("dispatcher_queue_age_seconds", "How long the oldest of them has waited.", ("workspace",))
+_age = gauge("dispatcher_queue_age_seconds", "Age of the oldest execution that waits for a slot.", ("workspace",))
 _running = gauge("dispatcher_running", "Slots in use.", ("workspace",))
 _lease_age = gauge("dispatcher_lease_age_seconds", "Age of the oldest execution lease.", ("workspace",))
 _GAUGES: Final = (_depth, _age, _running, _lease_age)

@@ -24,7 +24,7 @@ from services.dispatcher.core.items import (
 from services.dispatcher.core.late_reasons import LeasedRow
 from services.dispatcher.core.releases import Fate
 
-Report = TypeVar("Report", bound=LeaseReport)
+AnyReport = TypeVar("AnyReport", bound=LeaseReport)
 
 
 class Unstorable(Exception):
@@ -128,11 +128,11 @@ class Arrival(NamedTuple):
     asker: Asker
 
 
-class PendingReport(NamedTuple, Generic[Report]):
+class PendingReport(NamedTuple, Generic[AnyReport]):
     """A report that waits for its commit."""
 
     report_id: str
-    report: Report
+    report: AnyReport
     holder: CoordinatorSession
 
 

@@ -19,7 +19,7 @@ AGAIN_AT_ONCE: Final = 50
 
 class RetryLater:
     def __init__(self) -> None:
-        # By execution and epoch, with the time of the next try, in the order of that time.
+        # The reports by execution and epoch, with the time of the next try, in the order of that time.
         self._kept: dict[tuple[str, int], tuple[float, BatchReport]] = {}
 
     def keep(self, pending: BatchReport, now: float) -> None:

@@ -30,7 +30,7 @@ class Returns:
         self._ended = Backlog("leases of ended instances", self._end, clock)
         self._handed_back = Backlog("grants to return", self._hand_back, clock)
         self._released = Backlog("releases", self._release, clock)
-        # After the releases, which add to it.
+        # It comes last, because the releases add to it.
         self._late: Backlog[PendingReport[Any]] = Backlog("late reports", self._answer_late, clock)
         self._backlogs: tuple[Backlog[Any], ...] = (self._ended, self._handed_back, self._released, self._late)
 

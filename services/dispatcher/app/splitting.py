@@ -52,7 +52,7 @@ async def _claim_apart(store: AdmissionStore, batch: AdmissionBatch) -> BatchRes
         try:
             result.join(await store.commit(batch.claim_of_ending()))
         except Unstorable as failure:
-            log.error("nothing can be claimed to be ended", error=str(failure))
+            log.error("executions that will only be ended cannot be claimed", error=str(failure))
             result.is_ending_refused = True
     return result
 

@@ -16,7 +16,7 @@ from services.dispatcher.core.items import Admission, Claim, LeaseFinished, Leas
 
 @dataclass(slots=True, frozen=True)
 class AdmissionBatch:
-    # By the clock of this process. Times in the rows are the database's.
+    # The time by the clock of this process. Times in the rows are the database's.
     now: datetime
     new_starts: Sequence[NewStart] = ()
     # For each new start, the index of the holder that has room for it, or -1.

@@ -34,7 +34,7 @@ class EnqueueOutcome(IntEnum):
 class WorkspaceLimits(NamedTuple):
     executions_max: int
     queued_max: int
-    # Raised by every change.
+    # Every change raises it.
     revision: int
 
 
@@ -68,7 +68,7 @@ class LeaseFinished(NamedTuple):
 class LeaseParked(NamedTuple):
     execution_id: str
     epoch: int
-    # By the clock of this process, like AdmissionBatch.now. Only their difference reaches the database.
+    # The time by the clock of this process, like AdmissionBatch.now. Only their difference reaches the database.
     wake_time: datetime | None
     seen_message_ids: tuple[str, ...] = ()
 
@@ -159,7 +159,7 @@ class WorkspaceView(NamedTuple):
     taken: int
     # Executions are queued that this batch did not take.
     has_more: bool
-    # By how many this batch changed the number of queued executions.
+    # The change that this batch made to the number of queued executions.
     added: int = 0
     # The number of queued executions after this batch, when it counted them.
     queued: int | None = None

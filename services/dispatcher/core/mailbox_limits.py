@@ -13,12 +13,12 @@ MAILBOX_BYTES_MAX = 8 * MEBIBYTE
 # Additional room for messages that end the execution, so that a full mailbox does not keep them out.
 MAILBOX_ENDING_MESSAGES = 100
 MAILBOX_ENDING_BYTES = MEBIBYTE
-# Sent with one grant. The rest follows once the holder has the execution (app/poll_loop.py).
+# The bytes that go with one grant. The rest follows once the holder has the execution (app/poll_loop.py).
 GRANT_BYTES_MAX = MAILBOX_BYTES_MAX
-# Sent with all grants of one claim. Further grants wait for the next batch.
+# The bytes that go with all grants of one claim. Further grants wait for the next batch.
 CLAIM_BYTES_MAX = 16 * MEBIBYTE
-# Sent again in one round to all holders together. The last limit is for one execution, so that a mailbox that nobody
-# reads leaves room for others. One message may exceed each limit of bytes.
+# The most that is sent again in one round to all holders together. The last limit is for one execution, so that a
+# mailbox that nobody reads leaves room for others. One message may exceed each limit of bytes.
 RESENT_MESSAGES_MAX = 1_000
 RESENT_BYTES_MAX = 8 * MEBIBYTE
 RESENT_BYTES_EACH = MEBIBYTE

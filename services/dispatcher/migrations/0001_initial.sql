@@ -12,7 +12,7 @@ CREATE TABLE tenants (
   lowered_epoch  bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
--- Rises at every grant, so that no two grants ever have the same epoch.
+-- It rises at every grant, so that no two grants ever have the same epoch.
 CREATE SEQUENCE epochs;
 
 -- This is a trigger so that every way of writing the limit sets the epoch. It has the lock of the row that every claim

@@ -40,7 +40,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
 
     async def GetQueued(self, request: Any, context: Any) -> queue_pb2.GetQueuedResponse:
         if len(request.execution_ids) > IDS_MAX:
-            raise Refusal("INVALID_REQUEST", f"at most {IDS_MAX} ids at once")
+            raise Refusal("INVALID_REQUEST", f"a request has at most {IDS_MAX} ids")
         # No execution has an id of another form.
         ids = [each for each in request.execution_ids if is_execution_id(each)]
         rows = await self._reads.get(ids) if ids else []
@@ -63,7 +63,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
         if not request.workspace:
             raise Refusal("INVALID_REQUEST", "workspace must be set")
         if len(request.request_ids) > IDS_MAX:
-            raise Refusal("INVALID_REQUEST", f"at most {IDS_MAX} ids at once")
+            raise Refusal("INVALID_REQUEST", f"a request has at most {IDS_MAX} ids")
         rows = await self._reads.requests(request.workspace, request.request_ids)
         return queue_pb2.FindRequestsResponse(requests=[queue_pb2.UsedRequest(**row._asdict()) for row in rows])
 

@@ -28,7 +28,7 @@ from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
 from windlass.types.v1 import start_pb2
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# Far above the limit of api, and below the size of an index entry.
+# This is far above the limit of api, and below the size of an index entry.
 NAME_CHARACTERS_MAX: Final = 512
 MESSAGE_ID_CHARACTERS_MAX: Final = 512
 _INT32_MAX: Final = 2**31 - 1

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import func
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from services.chassis.postgres.arrays import Texts
 from services.chassis.postgres.compiled import Composed, seconds
@@ -24,22 +25,25 @@ from services.dispatcher.store.tables import (
     is_pending,
     is_waiting,
     lease_arrays,
+    locked_leases,
     queue,
     requests,
 )
 
+# The planner expects many rows when a limit is a parameter.
+_ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
+
+
+def _first_workspace(*conditions: Any) -> Any:
+    found = sa.select(queue.c.workspace).where(is_waiting, *conditions).order_by(queue.c.workspace).limit(_ONE)
+    return found.scalar_subquery().label("workspace")
+
+
 # A loose index scan: one step for each workspace, however many executions wait in it.
-_WORKSPACES: Final = """
-WITH RECURSIVE workspace AS (
-  (SELECT workspace FROM dispatcher.queue WHERE state = 1 AND NOT ends_only ORDER BY workspace LIMIT 1)
-  UNION ALL
-  SELECT (
-    SELECT q.workspace FROM dispatcher.queue q
-    WHERE q.state = 1 AND NOT q.ends_only AND q.workspace > workspace.workspace ORDER BY q.workspace LIMIT 1
-  ) FROM workspace WHERE workspace.workspace IS NOT NULL
-)
-SELECT workspace FROM workspace WHERE workspace IS NOT NULL
-"""
+_STEP: Final = sa.select(_first_workspace()).cte("step", recursive=True)
+_NEXT_STEP: Final = sa.select(_first_workspace(queue.c.workspace > _STEP.c.workspace))
+_STEPS: Final = _STEP.union_all(_NEXT_STEP.where(_STEP.c.workspace.is_not(None)))
+_WORKSPACES: Final = Composed(sa.select(_STEPS.c.workspace).where(_STEPS.c.workspace.is_not(None)))
 _ENDING: Final = Composed(sa.select(sa.exists().where(is_pending, queue.c.ends_only)))
 
 
@@ -76,14 +80,10 @@ def _earliest(time: Any, *conditions: Any) -> Any:
 _NEXT_TIME: Final = func.least(_earliest(queue.c.wake_time, is_parked), _earliest(queue.c.deadline_time, is_waiting))
 _NEXT: Final = Composed(sa.select(sa.cast(sa.extract("epoch", _NEXT_TIME - func.clock_timestamp()), sa.Double)))
 
-_MARK: Final = """
-WITH taken AS MATERIALIZED (
-  SELECT q.execution_id FROM dispatcher.queue q
-  JOIN unnest(%s::text[]::uuid[], %s) AS t (execution_id, epoch) USING (execution_id)
-  WHERE q.epoch = t.epoch AND q.state + 0 = 2 ORDER BY q.execution_id FOR UPDATE OF q SKIP LOCKED
+_CLAIMED: Final = locked_leases(State.CLAIMED, skip_locked=True)
+_MARK: Final = Composed(
+    sa.update(queue).where(queue.c.execution_id == _CLAIMED.c.execution_id).values(state=int(State.DISPATCHED))
 )
-UPDATE dispatcher.queue q SET state = 3 FROM taken WHERE q.execution_id = taken.execution_id
-"""
 
 # Grants that were committed but never acknowledged: the dispatcher may have died before it sent them.
 _LOST_GRANTS: Final = Composed(
@@ -127,7 +127,8 @@ _IS_LIVE: Final = sa.exists().where(
 )
 _UNHELD: Final = Composed(sa.select(queue.c.holder).where(is_held, ~_IS_LIVE).distinct())
 
-_NOTIFY: Final = "SELECT count(pg_notify(%s, payload)) FROM unnest(%s) AS p (payload)"
+_PAYLOAD: Final = func.unnest(sa.bindparam("payloads", type_=ARRAY(sa.Text))).column_valued("payload")
+_NOTIFY: Final = Composed(sa.select(func.count(func.pg_notify(sa.bindparam("channel", type_=sa.Text), _PAYLOAD))))
 
 
 class PostgresHousekeeping:
@@ -138,7 +139,7 @@ class PostgresHousekeeping:
 
     async def workspaces_with_work(self) -> tuple[list[str], bool]:
         """Workspaces in which something waits for a slot, and whether anything waits to be ended."""
-        workspaces, ending = await self._database.pipeline([(_WORKSPACES, ()), _ENDING()])
+        workspaces, ending = await self._database.pipeline([_WORKSPACES(), _ENDING()])
         return [row[0] for row in workspaces], bool(ending[0][0])
 
     async def wake(self) -> tuple[list[Requeued], float | None]:
@@ -150,7 +151,8 @@ class PostgresHousekeeping:
 
     async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None:
         crash_point("dispatcher.mark.before_commit")
-        await self._database.execute(_MARK, lease_arrays(leases))
+        ids, epochs = lease_arrays(leases)
+        await self._database.execute(*_MARK(execution_ids=ids, epochs=epochs))
         crash_point("dispatcher.mark.after_commit")
 
     async def lost_grants(self) -> dict[str, list[tuple[str, int]]]:
@@ -171,4 +173,4 @@ class PostgresHousekeeping:
         return await self._database.execute(*_FORGET_REQUESTS(older_than=self._request_key_seconds))
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
-        await self._database.fetch(_NOTIFY, (channel, Texts(payloads)))
+        await self._database.fetch(*_NOTIFY(channel=channel, payloads=Texts(payloads)))

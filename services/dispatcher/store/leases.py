@@ -18,20 +18,23 @@ from services.chassis.process.crash import crash_point
 from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Requeued, State
 from services.dispatcher.core.late_reasons import LeasedRow, late_reason
 from services.dispatcher.core.releases import Fate, fate_of
-from services.dispatcher.store.tables import epochs, execution_id_text, is_asked_for, is_held, lease_arrays, queue
-
-# Every writer of several rows locks them in the order of their ids.
-_HAND_BACK: Final = """
-WITH given AS MATERIALIZED (
-  SELECT * FROM unnest(%s::text[]::uuid[], %s) AS t (execution_id, epoch)
-), held AS MATERIALIZED (
-  SELECT q.execution_id, q.epoch FROM dispatcher.queue q JOIN given t USING (execution_id)
-  WHERE q.epoch = t.epoch AND q.state + 0 IN (2, 3) ORDER BY q.execution_id FOR UPDATE OF q
+from services.dispatcher.store.tables import (
+    epochs,
+    execution_id_text,
+    is_asked_for,
+    is_held,
+    lease_arrays,
+    locked_leases,
+    queue,
 )
-UPDATE dispatcher.queue q SET state = 1, urgent = true, holder = NULL, granted_time = NULL
-FROM held h WHERE q.execution_id = h.execution_id AND q.epoch = h.epoch AND q.state + 0 IN (2, 3)
-RETURNING q.execution_id::text, q.workspace, q.ends_only
-"""
+
+_GIVEN: Final = locked_leases(State.CLAIMED, State.DISPATCHED)
+_HAND_BACK: Final = Composed(
+    update(queue)
+    .where(queue.c.execution_id == _GIVEN.c.execution_id)
+    .values(state=int(State.PENDING), urgent=True, holder=None, granted_time=None)
+    .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
+)
 
 # Rows that another transaction has locked are skipped: it ends the lease itself, or the next sweep finds it.
 _HELD: Final = (
@@ -83,7 +86,8 @@ class PostgresLeases:
     async def hand_back(self, leases: Sequence[tuple[str, int]]) -> list[Requeued]:
         """Takes execution and epoch of each lease. A lease that another holder has by now is not touched."""
         crash_point("dispatcher.hand_back.before_commit")
-        rows = await self._database.fetch(_HAND_BACK, lease_arrays(leases))
+        ids, epochs_given = lease_arrays(leases)
+        rows = await self._database.fetch(*_HAND_BACK(execution_ids=ids, epochs=epochs_given))
         crash_point("dispatcher.hand_back.after_commit")
         return [Requeued(*row) for row in rows]
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Text, any_, bindparam, delete, exists, func
+from sqlalchemy import Text, any_, bindparam, delete, exists, func, literal_column, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from services.chassis.postgres.arrays import Bools, Bytes, Texts
@@ -19,13 +19,14 @@ from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 from services.dispatcher.core import mailbox_limits as limits
 from services.dispatcher.core.items import Delivery, MailboxMessage
-from services.dispatcher.store.tables import mailbox, queue
+from services.dispatcher.store.tables import is_asked_for, mailbox, queue
 
-_LOCK: Final = """
-SELECT 1 FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[]) ORDER BY execution_id FOR UPDATE
-"""
+_LOCK: Final = Composed(
+    select(literal_column("1")).where(is_asked_for).order_by(queue.c.execution_id).with_for_update()
+)
 
-# A message that is stored already counts once and is accepted again. One that finds no room wakes nothing.
+# A message that is stored already counts once and is accepted again. One that finds no room wakes nothing. This is raw
+# SQL, because its windows over arrays would be harder to read when composed.
 _DELIVER: Final = f"""
 WITH message AS MATERIALIZED (
   SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s) WITH ORDINALITY
@@ -71,7 +72,7 @@ _FORGET: Final = Composed(
 # Messages older than the grant went with it, and younger ones were pushed. A message that is still here after a while
 # was lost on the way and is sent again. Executions take turns: the first message of each comes before the second of
 # any, and each call begins behind the execution at which the last one ended. So an execution whose messages are never
-# read does not delay others. Only the bodies of the chosen messages are fetched.
+# read does not delay others. Only the bodies of the chosen messages are fetched. This is raw SQL for the same reason.
 _UNREAD: Final = f"""
 SELECT m.body, t.holder, t.execution_id::text FROM (
   SELECT s.*, sum(s.bytes) OVER (
@@ -119,7 +120,7 @@ class PostgresMailbox:
             Bools([message.is_ending for message in messages]),
         )
         crash_point("dispatcher.deliver.before_commit")
-        _, rows = await self._database.pipeline([(_LOCK, (ids,)), (_DELIVER, given)])
+        _, rows = await self._database.pipeline([_LOCK(execution_ids=ids), (_DELIVER, given)])
         crash_point("dispatcher.deliver.after_commit")
         deliveries: list[Delivery | None] = [None] * len(messages)
         for n, workspace, holder, ends_only, is_refused in rows:

@@ -24,13 +24,14 @@ from services.dispatcher.store.claim_statements import CLAIM, CLAIM_ENDING
 from services.dispatcher.store.slots import LOCK_WORKSPACES
 from services.dispatcher.store.tables import lease_arrays
 
-Read = Callable[[AdmissionBatch, BatchResult, Rows], None]
+ReadRows = Callable[[AdmissionBatch, BatchResult, Rows], None]
 
 _REJECTED = Admission(EnqueueOutcome.REJECTED, message="this dispatcher does not know the workspace")
 _ADMISSIONS = {int(outcome): Admission(outcome) for outcome in EnqueueOutcome}
 
 # Settings of the connection. Without them the planner examines the arrays of each batch, at the cost of a second run.
 SETTINGS: Final = {**BY_INDEX, "enable_bitmapscan": "off", "enable_material": "off"}
+# This is raw SQL like the batch, because composing the arrays of its columns would take twice the lines.
 _STORE_LIMITS = """
 INSERT INTO dispatcher.tenants AS t (workspace, executions_max, queued_max, revision)
 SELECT * FROM unnest(%s, %s, %s, %s) AS l (workspace, executions_max, queued_max, revision) ORDER BY workspace
@@ -46,7 +47,7 @@ class PostgresQueue:
         self._connection = connection
 
     async def store_limits(self, limits: Mapping[str, WorkspaceLimits]) -> None:
-        """A transaction of its own, because it locks tenants in another order than a batch."""
+        """This is a transaction of its own, because it locks tenants in another order than a batch."""
         crash_point("dispatcher.limits.before_commit")
         with _as_unstorable():
             await self._connection.execute(
@@ -84,12 +85,12 @@ def _as_unstorable() -> Iterator[None]:
         raise
 
 
-def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
+def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[ReadRows]]:
     """Only the statements that the batch needs. On an idle system a start needs two, a finish one."""
     statements: list[HotStatement] = []
-    reads: list[Read] = []
+    reads: list[ReadRows] = []
 
-    def add(statement: bytes, params: Sequence[Array | int], read: Read) -> None:
+    def add(statement: bytes, params: Sequence[Array | int], read: ReadRows) -> None:
         statements.append((statement, params))
         reads.append(read)
 

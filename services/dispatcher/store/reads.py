@@ -49,8 +49,8 @@ _CONFIGURE: Final = Composed(
     )
 )
 
-# Only executions that never started: one with a journal ends there. The statement above has locked the tenant's row, so
-# no batch adds or admits an execution of this workspace.
+# Ends only executions that never started; the coordinator ends those with a journal. The statement above has locked the
+# tenant's row, so no batch adds or admits an execution of this workspace.
 _CLOSE: Final = Composed(
     update(queue)
     .where(

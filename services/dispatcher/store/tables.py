@@ -7,6 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.selectable import CTE
 
 from services.chassis.postgres.arrays import BigInts, Texts
 from services.chassis.postgres.columns import TIME, key, needed, optional
@@ -42,9 +43,11 @@ queue: Final = sa.Table(
 )
 
 
-def is_in(*states: State) -> ColumnElement[bool]:
-    """The states are literals in the statement: the planner uses a partial index only for a condition it can see."""
-    return queue.c.state.in_([sa.literal_column(str(int(state))) for state in states])
+def is_in(*states: State, by_id: bool = False) -> ColumnElement[bool]:
+    """The states are literals in the statement: the planner uses a partial index only for a condition it can see. It
+    must not use one for rows that are found `by_id` (admission_statements.py)."""
+    state = queue.c.state + sa.literal_column("0") if by_id else queue.c.state
+    return state.in_([sa.literal_column(str(int(each))) for each in states])
 
 
 is_pending: Final = queue.c.state == sa.literal_column(str(int(State.PENDING)))
@@ -69,15 +72,30 @@ sa.Index("queue_deadlines", queue.c.deadline_time, postgresql_where=is_waiting &
 sa.Index("queue_listed", queue.c.workspace, queue.c.execution_id)
 
 # `execution_ids` are given as `Texts`.
-is_asked_for: Final = queue.c.execution_id == sa.any_(
-    sa.cast(sa.bindparam("execution_ids", type_=ARRAY(sa.Text)), ARRAY(sa.Uuid(as_uuid=False)))
-)
+_EXECUTION_IDS: Final = sa.cast(sa.bindparam("execution_ids", type_=ARRAY(sa.Text)), ARRAY(_ID))
+_EPOCHS: Final = sa.bindparam("epochs", type_=ARRAY(sa.BigInteger))
+is_asked_for: Final = queue.c.execution_id == sa.any_(_EXECUTION_IDS)
 execution_id_text: Final = sa.cast(queue.c.execution_id, sa.Text)
 
 
 def lease_arrays(leases: Collection[tuple[str, int]]) -> tuple[Texts, BigInts]:
-    """The execution ids and the epochs, as parameters."""
+    """The parameters `execution_ids` and `epochs`."""
     return Texts([each[0] for each in leases]), BigInts([each[1] for each in leases])
+
+
+def locked_leases(*states: State, skip_locked: bool = False) -> CTE:
+    """The rows of the leases given by `lease_arrays`, if they are in these states. They are locked in the order of
+    their ids, as by every writer of several rows."""
+    given = sa.func.unnest(_EXECUTION_IDS, _EPOCHS).table_valued("execution_id", "epoch").render_derived()
+    return (
+        sa.select(queue.c.execution_id)
+        .join(given, sa.and_(queue.c.execution_id == given.c.execution_id, queue.c.epoch == given.c.epoch))
+        .where(is_in(*states, by_id=True))
+        .order_by(queue.c.execution_id)
+        .with_for_update(of=queue, skip_locked=skip_locked)
+        .cte("locked")
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
 
 
 requests: Final = sa.Table(

@@ -19,8 +19,8 @@ import orjson
 from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering
-from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
-from services.runner.core.job import Job, Outcome, Succeeded
+from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
+from services.runner.core.job import AttemptOutcome, Job, Succeeded
 from services.runner.core.plain import are_plain_conditions, is_plain_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError
@@ -56,7 +56,7 @@ class Reading:
     # The rest of the config, and the inputs: these are rendered.
     documents: dict[str, Any]
     has_plain_documents: bool
-    # Also every expression in `raw` is plain, so that all of it may be done on the event loop.
+    # True when every expression in `raw` is plain too, so that all of it may be done on the event loop.
     is_plain: bool
 
 
@@ -126,7 +126,7 @@ def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Cont
     )
 
 
-def call_inline(attempt: Attempt) -> Outcome:
+def call_inline(attempt: Attempt) -> AttemptOutcome:
     """Call a short module that never blocks, on the thread of the caller."""
     try:
         returned = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
@@ -135,13 +135,13 @@ def call_inline(attempt: Attempt) -> Outcome:
         return failure_of(error)
 
 
-def prepare_and_call_inline(prepared: Callable[[], Attempt]) -> tuple[Attempt, Outcome]:
-    """Both in one step, for a short module in the thread of the rendering queue."""
+def prepare_and_call_inline(prepared: Callable[[], Attempt]) -> tuple[Attempt, AttemptOutcome]:
+    """Prepare and call in one step, for a short module in the thread of the rendering queue."""
     attempt = prepared()
     return attempt, call_inline(attempt)
 
 
-async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
+async def call(attempt: Attempt, threads: ModuleThreads) -> AttemptOutcome:
     """Call the module; a plain function runs in a thread.
 
     Only an Exception becomes a Failure. The worker decides what a cancellation means."""
@@ -157,20 +157,20 @@ async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         if isinstance(error, TimeoutError) and limit.expired():
             attempt.context.cancelled = True
-            return Failure(ErrorClass.TIMEOUT, "NODE_TIMEOUT", f"not done after {timeout:g} s")
+            return Failure(FailureClass.TIMEOUT, "NODE_TIMEOUT", f"not done after {timeout:g} s")
         return failure_of(error)
 
 
-async def stored(outcome: Outcome, outputs: Outputs) -> Outcome:
+async def stored(outcome: AttemptOutcome, outputs: Outputs) -> AttemptOutcome:
     """Keep an output that is too large for a report in the store, before anything names it."""
     if isinstance(outcome, Succeeded) and isinstance(outcome.output, bytes) and len(outcome.output) > INLINE_BYTES_MAX:
         if len(outcome.output) > OUTPUT_BYTES_MAX:
-            return Failure(ErrorClass.PERMANENT, "OUTPUT_TOO_LARGE", f"the output is over {OUTPUT_BYTES_MAX} bytes")
+            return Failure(FailureClass.PERMANENT, "OUTPUT_TOO_LARGE", f"the output is over {OUTPUT_BYTES_MAX} bytes")
         return Succeeded(await outputs.put(outcome.output), outcome.branch)
     return outcome
 
 
-def is_small(outcome: Outcome) -> bool:
+def is_small(outcome: AttemptOutcome) -> bool:
     """True when it fits into a report as it is."""
     return not (isinstance(outcome, Succeeded) and len(outcome.output) > INLINE_BYTES_MAX)  # type: ignore[arg-type]
 
@@ -180,9 +180,9 @@ def failure_of(error: BaseException) -> Failure:
     if not isinstance(error, ModuleError):
         return of_exception(error)
     # A subclass in a module may not have called our __init__, and then lacks these attributes.
-    error_class = class_named(error.class_name)
-    name = clamp_text(getattr(error, "type", error_class), NAME_CHARACTERS_MAX)
-    return Failure(error_class, name, clamp_text(error), clamp_seconds(getattr(error, "retry_after", None)))
+    failure_class = class_named(error.class_name)
+    name = clamp_text(getattr(error, "type", failure_class), NAME_CHARACTERS_MAX)
+    return Failure(failure_class, name, clamp_text(error), clamp_seconds(getattr(error, "retry_after", None)))
 
 
 def _deadline(job: Job) -> datetime | None:

@@ -31,7 +31,7 @@ class ModuleThreads:
 
         def returned(value: Any, error: BaseException | None) -> None:
             if over.cancelled():
-                # Later, because the cancelled call may not have counted its thread yet.
+                # This runs later, because the cancelled call may not have counted its thread yet.
                 loop.call_soon(self._came_back)
             else:
                 over.set_result((value, error))

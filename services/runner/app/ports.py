@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from services.runner.core.job import Ended, OutputRef
+from services.runner.core.job import Ended, StoredOutput
 
 
 class Holder(Protocol):
@@ -20,6 +20,6 @@ class Holder(Protocol):
 class Outputs(Protocol):
     """Keeps outputs that are too large for a report."""
 
-    async def put(self, value: bytes) -> OutputRef: ...
+    async def put(self, value: bytes) -> StoredOutput: ...
 
-    async def get(self, ref: OutputRef) -> bytes: ...
+    async def get(self, ref: StoredOutput) -> bytes: ...

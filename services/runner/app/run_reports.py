@@ -16,14 +16,14 @@ from services.chassis.telemetry.tracing import (
 )
 from services.runner.app.attempt import Attempt, failure_of
 from services.runner.app.ports import Holder
-from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import Ended, Job, Outcome, Released, Stopped, Succeeded
+from services.runner.core.failures import Failure, FailureClass
+from services.runner.core.job import AttemptOutcome, Ended, Job, Released, Stopped, Succeeded
 from services.runner.core.untrusted import clamp_cost, clamp_text
 from windlass.sdk import ModuleError
 
 log = logger(__name__)
 
-_runs_ended = counter("runner_runs_ended_total", "Runs reported, by what became of them.", ["outcome"])
+_runs_ended = counter("runner_runs_ended_total", "Runs reported, by outcome.", ["outcome"])
 _ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released, Stopped)}
 
 
@@ -41,7 +41,7 @@ class RunReports:
         self._report(Ended(job, Stopped(), start_ns, self._clock.epoch_ns()))
 
     def ended(
-        self, job: Job, outcome: Outcome, start_ns: int, attempt: Attempt | None, span: TraceContext | None
+        self, job: Job, outcome: AttemptOutcome, start_ns: int, attempt: Attempt | None, span: TraceContext | None
     ) -> None:
         """The run has an outcome. `attempt` is None when it could not be prepared."""
         end_ns = self._clock.epoch_ns()
@@ -93,4 +93,4 @@ def failure_around(job: Job, error: BaseException) -> Failure:
     if isinstance(error, ModuleError) or not isinstance(error, Exception):
         return failure_of(error)
     log.error("attempt broke", run_id=job.run_id, module=job.module, exc_info=error)
-    return Failure(ErrorClass.TRANSIENT, "INTERNAL", f"the runner failed at it: {clamp_text(type(error).__name__)}")
+    return Failure(FailureClass.TRANSIENT, "INTERNAL", f"the runner failed at it: {clamp_text(type(error).__name__)}")

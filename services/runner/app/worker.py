@@ -41,7 +41,7 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Holder, Outputs
 from services.runner.app.rendering import Rendering, WaitedTooLong
 from services.runner.app.run_reports import RunReports, emit_run, failure_around, span_of
-from services.runner.core.job import Job, News, Outcome, OutputMissing, OutputRef
+from services.runner.core.job import AttemptOutcome, Job, News, OutputMissing, StoredOutput
 from services.runner.core.untrusted import clamp_fraction, clamp_text
 from services.runner.core.window import Window
 from windlass.sdk import Context, Module, Registry, TransientError
@@ -49,7 +49,7 @@ from windlass.sdk.context import MESSAGE_CHARACTERS_MAX
 
 log = logger(__name__)
 
-_runs_going = gauge("runner_runs_going", "Runs begun and not over.")
+_runs_going = gauge("runner_runs_going", "Runs that have begun and are not over.")
 _threads_abandoned = gauge(
     "runner_threads_abandoned", "Plain functions that work on although their run is over; each costs a place."
 )
@@ -101,7 +101,7 @@ class Worker:
 
     @property
     def going(self) -> int:
-        """Runs begun and not over."""
+        """Runs that have begun and are not over."""
         return len(self._going)
 
     @property
@@ -298,7 +298,7 @@ class Worker:
 
     async def _prepared(
         self, module: Module, reading: Reading, prepared: Callable[[], Attempt]
-    ) -> tuple[Attempt, Outcome | None]:
+    ) -> tuple[Attempt, AttemptOutcome | None]:
         """The attempt, with its outcome when the rendering queue has called the module too. Raises WaitedTooLong."""
         if reading.is_plain:
             return prepared(), None
@@ -308,13 +308,15 @@ class Worker:
         return await queue.call(now, prepared), None
 
     async def _load(self, job: Job) -> dict[str, bytes]:
-        refs = {node: value for node, value in job.outputs.items() if isinstance(value, OutputRef)}
+        refs = {node: value for node, value in job.outputs.items() if isinstance(value, StoredOutput)}
         try:
             return {node: await self._outputs.get(ref) for node, ref in refs.items()}
         except (OutputMissing, OSError) as missing:
             raise TransientError(f"an earlier output cannot be read: {missing}", type="OUTPUT_MISSING") from None
 
-    async def _keep(self, going: Going, outcome: Outcome, attempt: Attempt | None, span: TraceContext | None) -> None:
+    async def _keep(
+        self, going: Going, outcome: AttemptOutcome, attempt: Attempt | None, span: TraceContext | None
+    ) -> None:
         """Move a large output to the store, and end the run."""
         try:
             outcome = await stored(outcome, self._outputs)
@@ -346,4 +348,4 @@ class Worker:
 
 def _has_kept(job: Job) -> bool:
     """True when the job reads an output that has to be fetched from the store."""
-    return any(isinstance(value, OutputRef) for value in job.outputs.values())
+    return any(isinstance(value, StoredOutput) for value in job.outputs.values())

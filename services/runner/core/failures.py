@@ -10,7 +10,7 @@ from enum import StrEnum
 from services.runner.core.untrusted import NAME_CHARACTERS_MAX, RETRY_AFTER_SECONDS_MAX, clamp_text
 
 
-class ErrorClass(StrEnum):
+class FailureClass(StrEnum):
     """The same classes as in windlass.coordinator.v1.ErrorClass."""
 
     TRANSIENT = "TRANSIENT"
@@ -23,7 +23,7 @@ class ErrorClass(StrEnum):
 class Failure:
     """How an attempt failed."""
 
-    error_class: ErrorClass
+    failure_class: FailureClass
     type: str
     message: str
     retry_after_seconds: float | None = None
@@ -42,24 +42,24 @@ def of_exception(error: BaseException) -> Failure:
     """The failure for an exception of a module that is no ModuleError."""
     if isinstance(error, TimeoutError):
         message = clamp_text(error) or "something it waited for took too long"
-        return Failure(ErrorClass.TIMEOUT, "TIMEOUT", message)
-    error_class = ErrorClass.PERMANENT if isinstance(error, _PERMANENT) else ErrorClass.TRANSIENT
+        return Failure(FailureClass.TIMEOUT, "TIMEOUT", message)
+    failure_class = FailureClass.PERMANENT if isinstance(error, _PERMANENT) else FailureClass.TRANSIENT
     name = clamp_text(type(error).__name__, NAME_CHARACTERS_MAX)
-    return Failure(error_class, name, clamp_text(error) or f"the module raised {name}")
+    return Failure(failure_class, name, clamp_text(error) or f"the module raised {name}")
 
 
-def class_named(name: object) -> ErrorClass:
+def class_named(name: object) -> FailureClass:
     """The class of this name. An unknown name counts as TRANSIENT, which loses least."""
-    return next((each for each in ErrorClass if each.value == name), ErrorClass.TRANSIENT)
+    return next((each for each in FailureClass if each.value == name), FailureClass.TRANSIENT)
 
 
-def of_status(status: int) -> ErrorClass | None:
+def of_status(status: int) -> FailureClass | None:
     """The class of an HTTP answer; None when it is no failure."""
     if status < 400:
         return None
     if status >= 500 or status in _RETRIED_STATUSES:
-        return ErrorClass.TRANSIENT
-    return ErrorClass.PERMANENT
+        return FailureClass.TRANSIENT
+    return FailureClass.PERMANENT
 
 
 def seconds_asked(retry_after: str, date: str, now: datetime) -> float | None:

@@ -9,7 +9,7 @@ from services.runner.core.failures import Failure
 
 
 @dataclass(frozen=True, slots=True)
-class OutputRef:
+class StoredOutput:
     """Names a value that is in the store, because it is too large for a report."""
 
     key: str
@@ -21,7 +21,7 @@ class OutputMissing(Exception):
     """The store has lost or changed a value."""
 
 
-Value = bytes | OutputRef
+NodeOutput = bytes | StoredOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Job:
     has_templates: bool
     execution_input: bytes
     state: bytes
-    outputs: Mapping[str, Value]
+    outputs: Mapping[str, NodeOutput]
     # 0 when there is none.
     timeout_seconds: float
     effect_key: str
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    output: Value
+    output: NodeOutput
     branch: str = ""
 
 
@@ -76,7 +76,7 @@ class Stopped:
 # report that they have stopped. For any other reason no report is expected.
 ENDING_REASONS = frozenset({"CANCELLED", "TIMEOUT", "FAILED"})
 
-Outcome = Succeeded | Failure | Released | Stopped
+AttemptOutcome = Succeeded | Failure | Released | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Ended:
     """An attempt that is over. Times are the runner's, in ns since the epoch; hashes are empty when it never began."""
 
     job: Job
-    outcome: Outcome
+    outcome: AttemptOutcome
     start_ns: int
     end_ns: int
     inputs_hash: bytes = b""

@@ -10,7 +10,7 @@ MESSAGE_CHARACTERS_MAX = 4_096
 NAME_CHARACTERS_MAX = 256
 # A coordinator takes no longer ones.
 BRANCH_CHARACTERS_MAX = 255
-# Longer than any retry policy waits, and far below the limit of a protobuf Duration.
+# This is longer than any retry policy waits, and far below the limit of a protobuf Duration.
 RETRY_AFTER_SECONDS_MAX = 366 * 86_400.0
 COST_TOKENS_MAX = 1_000_000_000_000
 

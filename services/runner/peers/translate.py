@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.runner.core.failures import Failure
-from services.runner.core.job import Ended, Job, News, OutputRef, Released, Stopped, Succeeded, Value
+from services.runner.core.job import Ended, Job, News, NodeOutput, Released, Stopped, StoredOutput, Succeeded
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.types.v1 import session_pb2
 
@@ -72,13 +72,13 @@ def progress_of(news: News) -> pb.RunProgress:
     return progress
 
 
-def _value_of(output: pb.Output) -> Value:
+def _value_of(output: pb.Output) -> NodeOutput:
     if output.WhichOneof("value") == "ref":
-        return OutputRef(output.ref.key, output.ref.sha256, output.ref.size_bytes)
+        return StoredOutput(output.ref.key, output.ref.sha256, output.ref.size_bytes)
     return output.json
 
 
-def _set_output(output: pb.Output, value: Value) -> None:
+def _set_output(output: pb.Output, value: NodeOutput) -> None:
     if isinstance(value, bytes):
         output.json = value
     else:
@@ -86,7 +86,7 @@ def _set_output(output: pb.Output, value: Value) -> None:
 
 
 def _set_failure(failed: pb.RunReport.Failed, failure: Failure) -> None:
-    setattr(failed, "class", pb.ErrorClass.Value(f"ERROR_CLASS_{failure.error_class}"))
+    setattr(failed, "class", pb.ErrorClass.Value(f"ERROR_CLASS_{failure.failure_class}"))
     failed.type = failure.type
     failed.message = failure.message
     if failure.retry_after_seconds is not None:

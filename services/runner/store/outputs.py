@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.logs import logger
-from services.runner.core.job import OutputMissing, OutputRef
+from services.runner.core.job import OutputMissing, StoredOutput
 
 log = logger(__name__)
 
@@ -41,14 +41,14 @@ class DirectoryOutputs:
         self._directory = directory
         # The directories that this process has made durable in their parents.
         self._durable: set[Path] = set()
-        # Threads of its own, so that nothing else in the process can delay it.
+        # It has threads of its own, so that nothing else in the process can delay it.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="outputs")
 
-    async def put(self, value: bytes) -> OutputRef:
+    async def put(self, value: bytes) -> StoredOutput:
         """Keep a value, which is durable on return."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._put, value)
 
-    async def get(self, ref: OutputRef) -> bytes:
+    async def get(self, ref: StoredOutput) -> bytes:
         """A value as it was put. Raises OutputMissing."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._get, ref)
 
@@ -69,9 +69,9 @@ class DirectoryOutputs:
                 swept += 1
         return swept
 
-    def _put(self, value: bytes) -> OutputRef:
+    def _put(self, value: bytes) -> StoredOutput:
         digest = hashlib.sha256(value).hexdigest()
-        ref = OutputRef(f"{digest[:2]}/{digest}.json", digest, len(value))
+        ref = StoredOutput(f"{digest[:2]}/{digest}.json", digest, len(value))
         place = self._directory / ref.key
         self._make(self._directory)
         self._make(place.parent)
@@ -80,7 +80,7 @@ class DirectoryOutputs:
             beside.mkdir(exist_ok=True)
             while not _write(place, value, beside / uuid4().hex):
                 pass
-        # Also when the file was there already: its writer may not have come this far.
+        # This is needed even when the file was there already, because its writer may not have come this far.
         _sync_directory(place.parent)
         crash_point("runner.output.after")
         return ref
@@ -99,7 +99,7 @@ class DirectoryOutputs:
                 raise
         self._durable.add(directory)
 
-    def _get(self, ref: OutputRef) -> bytes:
+    def _get(self, ref: StoredOutput) -> bytes:
         if not _KEY.fullmatch(ref.key):
             raise OutputMissing(ref.key)
         try:

@@ -1,4 +1,4 @@
-"""One key may have so many streams at a server. The streams beyond that cost nobody else a place."""
+"""The streams of one key at a server are limited. Streams beyond the limit cost nobody else a place."""
 
 import asyncio
 from contextlib import AsyncExitStack, suppress

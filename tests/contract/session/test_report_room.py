@@ -1,4 +1,4 @@
-"""Unanswered reports may hold so much memory of a server; beyond it their stream is not read, and loses nothing."""
+"""Unanswered reports may hold limited memory of a server. Beyond it their stream is not read, and loses nothing."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ def large(number: int) -> Report:
 async def reporting(
     replica: Replica, name: str, *numbers: int, who: Identity = KEY
 ) -> AsyncIterator[tuple[RawHolder, ServerSession]]:
-    """A holder that says each report in a frame of its own, and then beats."""
+    """A holder that sends each report in a frame of its own, and then beats."""
     async with raw(replica, who) as holder:
         await holder.attach(name)
 

@@ -157,7 +157,7 @@ async def test_beat_after_the_first_look_clears_the_suspicion(world: World):
     assert await world.store.renew(["late"]) == set()
     await world.wait(SECOND_LOOK + 1)
     assert await world.store.sweep() == []
-    # Overdue once more: it is suspected anew, not ended at the first look.
+    # It is overdue once more, and is suspected again instead of ended at the first look.
     await world.wait(TIMING.term)
     assert await world.store.sweep() == []
 
@@ -171,7 +171,7 @@ async def test_ended_are_found_among_many(world: World):
 
 
 async def test_replicas_renew_overlapping_holders_at_once(world: World):
-    """Every replica's statement goes through, whatever order it names them in."""
+    """Every replica's statement succeeds, in whatever order it names the holders."""
     names = [f"i{number}" for number in range(50)]
     for name in names:
         await world.store.open(attach(name))

@@ -1,4 +1,4 @@
-"""The drivers over real gRPC streams: what works, what breaks, and what a server does with a bad holder."""
+"""The drivers run over real gRPC streams that work or break, with good holders and bad ones."""
 
 import asyncio
 from dataclasses import replace

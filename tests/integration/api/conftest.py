@@ -1,4 +1,4 @@
-"""A whole api in this process, on a real PostgreSQL; its peers are wherever a test puts them."""
+"""A whole api in this process, on a real PostgreSQL. A test chooses its peers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def running_api(
         coordinators=coordinators,
         drain_seconds=1.0,
         enqueue_seconds=2.0,
-        # Without peers there is nothing to wait for.
+        # Without peers, the api has nothing to wait for.
         read_seconds=5.0 if coordinators else 0.2,
     )
     service = await started("api", settings, ApiService)

@@ -1,6 +1,6 @@
-"""Every method of the api, made from the descriptors, with every kind of caller: who is let in, who is told what.
+"""Every method of the api, found by the descriptors, admits or refuses every kind of caller as it should.
 
-A new method is in here by itself; what it answers to a bad key is not for its author to choose.
+A new method is tested here by itself, because its author does not choose its answer to a bad key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIST_WORKFLOWS = "/windlass.api.v1.WorkflowService/ListWorkflows"
 
 
 async def refusal(api: RunningApi, method: str, metadata: list[tuple[str, str]]) -> RemoteError:
-    """The answer to an empty request; every method refuses one, or has nothing to refuse."""
+    """The answer to an empty request. Every method refuses one, or has nothing to refuse."""
     return await answer_to(api.channel(), METHODS[method], b"", metadata, 10)
 
 
@@ -85,7 +85,7 @@ async def test_every_method_refuses_a_revoked_key(api: RunningApi) -> None:
 
 
 async def test_key_revoked_by_another_replica_is_refused_at_the_latest_a_second_later(api: RunningApi) -> None:
-    """Told by the database: the revocation here goes past the running api."""
+    """The database tells the running api, because the key is revoked without it."""
     key_id = await make_key(api, "revoked elsewhere", "VIEWER")
     assert (await refusal(api, LIST_WORKFLOWS, api.bearer("revoked elsewhere"))).code is grpc.StatusCode.OK
     database = Database(api.url, name="test")

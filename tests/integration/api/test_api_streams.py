@@ -1,6 +1,6 @@
-"""The streams to dispatchers and coordinators, with peers on real sockets that fall silent, break and come back.
+"""The streams to dispatchers and coordinators go on when peers on real sockets fall silent, break and come back.
 
-The peers follow a script; the api is the real one, on a real PostgreSQL.
+The peers follow a script. The api is the real one, on a real PostgreSQL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Execution = resources_pb2.Execution
 
 
 class ScriptedDispatcher:
-    """Keeps what it is sent; answers, hangs up or stays silent as told."""
+    """Keeps the messages that arrive, and answers, ends the stream or stays silent as its script says."""
 
     def __init__(self) -> None:
         self.behaviour = "answer"
@@ -84,7 +84,7 @@ class ScriptedDispatcher:
 
 
 class ScriptedCoordinator:
-    """Knows of one execution, and pushes its end when the test says so."""
+    """Knows one execution, and pushes its end when the test says so."""
 
     def __init__(self) -> None:
         self.records: dict[str, reads_pb2.ExecutionRecord] = {}
@@ -224,7 +224,7 @@ async def test_starts_that_arrive_during_a_commit_are_sent_together(world: World
     ids = {response.execution.id for response in await asyncio.gather(*starting)}
     assert sorted(sent(world)) == sorted(ids)
     assert len(ids) == 60
-    # Two messages to each went out before; the rest had gathered.
+    # Two messages were sent to each before. The rest had gathered.
     assert sum(len(each.batches) for each in world.dispatchers) <= 5
 
 
@@ -295,7 +295,7 @@ async def test_limits_reach_every_dispatcher(world: World) -> None:
 
 
 async def test_limits_reach_who_is_there_and_the_one_that_was_away_when_it_is_back(world: World) -> None:
-    # Each in turn, so that the one that is away is asked before the other, too.
+    # They are asked in turn, so that the one that is away is sometimes the first.
     for number, away in enumerate(world.dispatchers):
         other = world.dispatchers[1 - number]
         away.behaviour = "away"

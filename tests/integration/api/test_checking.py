@@ -18,7 +18,7 @@ from tests.support.probe import until
 
 EMAIL = r"^[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,63}$"
 CODES = {"enum": list(range(500))}
-# Large inputs, and schemas of which one would think that they cost much.
+# Large inputs, and schemas that look expensive.
 HONEST: dict[str, tuple[Any, Any]] = {
     "a set of tags beside samples": (
         {"properties": {"tags": {"uniqueItems": True}, "samples": {"items": {"type": "number"}}}},
@@ -43,7 +43,7 @@ HONEST: dict[str, tuple[Any, Any]] = {
 
 
 def doubling(keyword: str, last: bool) -> dict[str, Any]:
-    """Thirty levels, each of which asks the next twice: not even an empty object can be checked against it."""
+    """A schema of thirty levels, each of which asks the next one twice, so not even an empty object can be checked."""
     steps = {f"d{level}": {keyword: [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(30)}
     return {"$defs": {**steps, "d30": last}, "$ref": "#/$defs/d0"}
 
@@ -114,7 +114,7 @@ async def test_value_that_is_no_schema_is_a_fault(checkers: Checkers) -> None:
 
 
 async def test_one_workspace_floods_and_the_checks_of_another_get_through(checkers: Checkers) -> None:
-    """By the order of the answers: all of the quiet one's come before the second of the flood."""
+    """The order of the answers shows it: those of the quiet workspace all come before the second one of the flood."""
     answered: list[str] = []
 
     async def ask(name: str, schema: Any, document: Any) -> None:

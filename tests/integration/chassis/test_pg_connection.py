@@ -34,7 +34,7 @@ async def connection(url: str) -> AsyncIterator[PgConnection]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def other(url: str) -> AsyncIterator[PgConnection]:
-    """Watches, and ends backends."""
+    """Watches backends, and ends them."""
     opened = PgConnection(url, name="other")
     yield opened
     await opened.close()
@@ -271,7 +271,7 @@ async def test_a_cancelled_awaiter_loses_no_commit_and_breaks_no_connection(
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert await backend_of(connection) == before  # in its turn, after what was left behind
+    assert await backend_of(connection) == before  # it comes in its turn, after the statement that was left behind
     assert await connection.fetch("SELECT name FROM shoes") == [("late",)]
 
 

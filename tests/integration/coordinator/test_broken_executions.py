@@ -97,7 +97,7 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
         await eventually(lambda: len(on_stage.dispatcher.finished) == 3)
     (released,) = reports_of(on_stage, broken, "released")
     assert (released.failed, released.permanent, released.reason) == (True, False, "INTERNAL")
-    # Its first step is in the journal, and its runner was told so, once.
+    # Its first step is in the journal, and its runner was told so once.
     first = f"{broken.lease.lease_id}.1"
     await eventually(lambda: first in runner.taken)
     assert on_stage.dispatcher.delivered == []

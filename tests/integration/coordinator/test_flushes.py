@@ -21,7 +21,7 @@ LARGE = {"text": "x" * (INLINE_BYTES_MAX - 100)}
 
 
 class Appends:
-    """The real journal, seen and disturbed."""
+    """The real journal, which a test watches and disturbs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[Sequence[Append]] = []

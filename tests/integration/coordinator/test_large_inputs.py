@@ -18,7 +18,7 @@ COUNT = INPUTS_BYTES_MAX // INLINE_BYTES_MAX + 2
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def on_stage(database: Database, tmp_path: Path) -> AsyncIterator[Stage]:
-    """Leases at full length: all sides share one process here, which is busy with the inputs for seconds."""
+    """Leases have full length: all sides share one process here, which is busy with the inputs for seconds."""
     async with stage(database.url("coordinator"), tmp_path, lease_scale=1.0) as made:
         yield made
 

@@ -95,7 +95,7 @@ async def test_a_session_ends_with_the_key_that_opened_it(on_stage: Stage) -> No
 async def test_a_session_that_no_key_opened_is_ended_with_none(on_stage: Stage) -> None:
     address, _ = await on_stage.coordinator()
     own = await on_stage.runner(address, "own", key="")
-    for key in ("first", "second"):  # two rounds, so that what the one ends has come back by the other
+    for key in ("first", "second"):  # two rounds, so that the second one carries what the first one has ended
         on_stage.catalog.keys[key] = ""
         runner = await on_stage.runner(address, key, key=key)
         del on_stage.catalog.keys[key]

@@ -68,7 +68,7 @@ class Rig:
         await self.queue.store_limits({workspace: WorkspaceLimits(executions_max, queued_max, revision)})
 
     async def enqueue(self, *new_starts: NewStart, holders: int = 0, holder: str = "holder-a") -> BatchResult:
-        """Admit them; the first `holders` of them may go ahead to `holder`."""
+        """Admit these starts. The first `holders` of them may go ahead to `holder`."""
         return await self.queue.commit(
             AdmissionBatch(
                 now=datetime.now(UTC),

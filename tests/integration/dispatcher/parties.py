@@ -1,4 +1,4 @@
-"""A coordinator that does what its test says, and an api. Both talk to a dispatcher over gRPC."""
+"""A coordinator that follows its test, and an api. Both talk to a dispatcher over gRPC."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def channels_of(service: str) -> ChannelPool:
 
 @contextlib.asynccontextmanager
 async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]:
-    """A dispatcher in this process; its address."""
+    """Run a dispatcher in this process. Yields its address."""
     settings = DispatcherSettings(
         grpc_address="127.0.0.1:0",
         metrics_address="",
@@ -59,7 +59,7 @@ async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]
 
 
 class Coordinator(HolderOwner):
-    """Collects grants; reports what the test tells it to."""
+    """Collects grants, and sends the reports of the test."""
 
     def __init__(self, *addresses: str, capacity: int = 100, name: str = "coordinator-t") -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Coordinator(HolderOwner):
             self._report(grant, finished=sessions_pb2.ExecutionReport.Finished())
 
     async def finished(self, *grants: sessions_pb2.ExecutionGrant) -> None:
-        """Finish them, and hear that every report is taken or refused."""
+        """Finish them, and wait until every report is taken or refused."""
         self.finish(*grants)
         await self.reported()
 

@@ -35,7 +35,7 @@ SECONDS = 20.0
 
 
 class Recorder:
-    """A holder, all coordinators, and an asker. It writes down what it is told."""
+    """A holder, all coordinators, and an asker. It records its calls."""
 
     instance_id = "recorder"
 
@@ -77,7 +77,7 @@ class Recorder:
 
 
 class Failing:
-    """The queue. Its next commits raise the given errors, before or after they take place."""
+    """A queue whose next commits raise the given errors, before or after they take place."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -242,7 +242,7 @@ async def test_queue_whose_claim_is_refused_is_set_aside_and_holds_up_nobody(emp
         await stage.admission_loop.run_once()
     assert sorted(claim.workspace for claim in stage.recorder.claims) == ["good", "good", "other"]
     assert stage.recorder.credit == 7
-    # Nothing that is told of it brings it back before its time.
+    # No hint about it brings it back before its time.
     stage.inbox.work_in("refused")
     stage.inbox.polled(["refused"], False)
     assert not stage.admission_loop.has_work
@@ -405,7 +405,7 @@ async def test_bringing_more_waits_while_too_much_is_gathered(rig: Rig, monkeypa
 
 
 class Slow(Recorder):
-    """Each batch that asks it for room takes a while."""
+    """A batch that asks it for room takes a while."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(credit=1_000)

@@ -192,7 +192,7 @@ async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_
     assert claim.messages == [message.body]
     result = await rig.park(claim)
     assert ([*result.took_effect.values()], result.woken) == (["strange"], [])
-    # Another coordinator may know it: it is kept, and offered again after a rest.
+    # Another coordinator may know it, so it is kept and offered again after a rest.
     rest = "wake_time BETWEEN now() + interval '20 seconds' AND now() + interval '31 seconds'"
     assert await rig.rows(f"state, {rest}", f"execution_id = '{claim.execution_id}'") == [(4, True)]
     (delivery,) = await rig.mailbox.deliver([message])

@@ -26,7 +26,7 @@ class Log:
         self._lines = lines
 
     def of(self, event: str, **fields: object) -> list[Line]:
-        """The lines of this event that have these fields, without what every line has."""
+        """The lines of this event that have these fields, without the fields of every line."""
         return [
             {name: value for name, value in line.items() if name not in {"event", "origin"}}
             for line in self._lines
@@ -54,7 +54,7 @@ async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it
     stage.bring(new_start("full"))
     await stage.admission_loop.run_once()
     assert log.of("workspace at capacity") == [line]
-    # All come to their end; the slots are free, and fill again.
+    # All executions end, and the free slots fill again.
     ended = 0
     while ended < LIMITS.executions_max + 2:
         claims = stage.recorder.claims[ended:]

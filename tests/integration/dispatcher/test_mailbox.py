@@ -104,7 +104,7 @@ async def test_what_is_resent_at_once_is_bounded_and_goes_round(empty_rig: Rig) 
     ids = sorted(each.execution_id for each in await empty_rig.leased("unread", 10))
     for execution_id in ids:
         await empty_rig.fill(execution_id, messages=4, size=MEBIBYTE // 2)
-    # The oldest of each, then the second of as many as there is room for; of none the third.
+    # The oldest of each is sent, then the second of as many as there is room for, and the third of none.
     assert await resent(empty_rig) == [1] * 10 + [2] * 6
     await empty_rig.mailbox.forget([f"{execution_id}:1" for execution_id in ids[6:]])
     # The executions whose second message has not been sent yet have it sent first.

@@ -19,7 +19,7 @@ from tests.integration.dispatcher.test_admission_loop import Recorder
 
 
 class LosesAnswers:
-    """The leases of the database; the answer to the named call is lost once, after its commit."""
+    """The leases of the database. The answer to the named call is lost once, after its commit."""
 
     def __init__(self, rig: Rig, lost: str) -> None:
         self._leases = rig.leases

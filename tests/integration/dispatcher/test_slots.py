@@ -65,7 +65,7 @@ async def test_second_claim_counts_what_the_first_has_committed(rig: Rig) -> Non
 
 
 async def test_one_statement_that_locks_and_counts_would_overfill(rig: Rig) -> None:
-    """Why LOCK_WORKSPACES is a statement of its own: the count of the naive form is older than its lock."""
+    """LOCK_WORKSPACES is a statement of its own, because the count of the naive form is older than its lock."""
     join = b"JOIN dispatcher.tenants t USING (workspace)"
     assert join in CLAIM
     naive = CLAIM.replace(join, b"JOIN locked t USING (workspace)").replace(

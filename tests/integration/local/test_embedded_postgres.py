@@ -1,4 +1,4 @@
-"""The embedded server's promises: durable settings, closed doors, a life tied to its supervisor's."""
+"""The embedded server keeps its promises: durable settings, no open access, and no life beyond its supervisor's."""
 
 import asyncio
 import contextlib
@@ -68,7 +68,7 @@ async def test_role_is_denied_the_schemas_of_others(postgres: PostgresCluster, s
     database = await postgres.database()
     for owner in provision.OWNERS:
         async with await psycopg.AsyncConnection.connect(database.url(owner)) as connection:
-            await connection.execute("CREATE TABLE secrets (value text)")  # lands in the owner's schema by search_path
+            await connection.execute("CREATE TABLE secrets (value text)")  # search_path puts it into the owner's schema
     async with await psycopg.AsyncConnection.connect(database.url(service), autocommit=True) as connection:
         await connection.execute("SELECT * FROM secrets")
         for owner in set(provision.OWNERS) - {service}:
@@ -91,12 +91,12 @@ async def test_committed_row_survives_the_kill_of_server_and_supervisor(home: Pa
         await connection.execute("CREATE TABLE kept (value int)")
         await connection.execute("INSERT INTO kept VALUES (1)")
         for process in (supervisor.pid, postmaster, *(child.pid for child in psutil.Process(postmaster).children())):
-            # A child may have seen its server die, and gone by itself.
+            # A child may have ended by itself when its server died.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
     await supervisor.wait()
 
-    # The old pid now belongs to a live process of somebody: a plain start would refuse.
+    # The old pid now belongs to another live process, so a plain start would refuse.
     lock_file = server.data / "postmaster.pid"
     lines = lock_file.read_text().split("\n")
     lock_file.write_text("\n".join(["1", *lines[1:]]))
@@ -115,7 +115,7 @@ async def test_server_dies_cleanly_with_its_supervisor(home: Path) -> None:
     supervisor.kill()
     await supervisor.wait()
     again = PostgresServer(home / "postgres", port=port, log=home / "log2", password_file=home / "password")
-    await again.start()  # waits for the old one, which the kernel told to end
+    await again.start()  # this waits for the old one, which the kernel told to end
     try:
         assert not postmaster.is_running() or postmaster.status() == psutil.STATUS_ZOMBIE
         assert "automatic recovery" not in (home / "log2").read_text()

@@ -1,6 +1,6 @@
 """Windlass runs on any PostgreSQL from 15: roles, schemas and every migration, twice over, and executions on them.
 
-And for an operator that is no superuser, as managed servers give.
+The operator may be no superuser, as with managed servers.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ READY_SECONDS = 30.0
 
 
 def installations() -> dict[str, Path]:
-    """Servers of other versions: one beside ours in the wheel, one where Debian keeps its own."""
+    """Servers of other versions: one is beside ours in the wheel, and one is where Debian keeps its own."""
     wheel = some(importlib.util.find_spec(binaries.WHEEL_PACKAGE))
     assert wheel.submodule_search_locations
     return {"16": Path(wheel.submodule_search_locations[0]) / "pginstall/bin", "15": Path("/usr/lib/postgresql/15/bin")}

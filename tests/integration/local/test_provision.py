@@ -18,7 +18,7 @@ RIGHTS = ("rolsuper", "rolcreatedb", "rolcreaterole", "rolreplication", "rolbypa
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def server() -> AsyncIterator[PostgresServer]:
-    """Fresh each time: its roles must not have been made by somebody else."""
+    """A fresh server for each test, because nobody else may have made its roles."""
     async with own_server() as made:
         yield made
 

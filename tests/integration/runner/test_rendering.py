@@ -1,4 +1,4 @@
-"""Templates: types are kept, missing paths are errors, users' text gets no power; in the runner and in its child."""
+"""Templates keep types, a missing path is an error, and users' text gets no power, in the runner and in its child."""
 
 import asyncio
 import fcntl
@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from services.runner.app.rendering import Renderer, RendererProcess
 from services.runner.app.rendering.engine import RENDERED_CHARACTERS_MAX
-from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Succeeded
 from tests.support.probe import some, until
 from tests.support.runner_bench import Bench, a_job
@@ -29,7 +29,7 @@ SCOPE = {"input": {"id": 7, "none": None, "tags": ["a"]}, "state": {}, "nodes": 
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# Each takes, in one step of the engine or in few, more memory or time than there is.
+# In one step of the engine, or in few, each takes more memory or time than there is.
 HOSTILE = [
     "{{ '%0100000000000000d'|format(1) }}",
     "{{ 'a'|indent(100000000000000, true) }}",
@@ -161,7 +161,7 @@ async def test_a_hostile_template_or_expression_ends_its_run_and_no_other(bench:
         assert len(bench.desk.ended) == number, "the event loop has waited for it"
         outcome = (await bench.desk.until(number + 1))[-1].outcome
         assert isinstance(outcome, Failure), (job, outcome)
-        assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR"), job
+        assert (outcome.failure_class, outcome.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR"), job
     good = a_job("transform@1", 98, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
     assert await bench.outcome(good) == Succeeded(b'{"a":14}')
     good = a_job("condition@1", 99, config={"expression": "input.id * 2 > 13"})
@@ -185,7 +185,7 @@ async def test_many_copies_of_much_data_are_made_within_the_limits_of_the_child(
         execution_input={"text": "x" * 1_000_000},
         has_templates=True,
     )
-    assert await bench.failure(job) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
+    assert await bench.failure(job) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
 
 
 async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_again(bench: Bench) -> None:
@@ -202,7 +202,7 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
     child.kill()
     outcome = (await bench.desk.until(2))[-1].outcome
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "RENDERER_LOST")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.TRANSIENT, "RENDERER_LOST")
     assert await bench.outcome(good(3)) == Succeeded(b'{"a":14}')
     assert first not in children()
     assert bench.rendering.renderer_process.pid in children()
@@ -235,11 +235,11 @@ async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench)
     bench.registry.declare("test.evaluates@1")(evaluates)
     bench.registry.declare("test.blocks@1")(blocks)
     assert await bench.outcome(a_job("test.evaluates@1", 1)) == Succeeded(b"14")
-    assert await bench.failure(a_job("test.blocks@1", 2)) == (ErrorClass.PERMANENT, "BLOCKING_CALL")
+    assert await bench.failure(a_job("test.blocks@1", 2)) == (FailureClass.PERMANENT, "BLOCKING_CALL")
 
 
 def has_input(pid: int) -> bool:
-    """True when the child has not read all that was sent to it."""
+    """True when the child has not read everything that was sent to it."""
     pipe = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
     try:
         return any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
@@ -249,7 +249,7 @@ def has_input(pid: int) -> bool:
 
 @pytest.mark.timeout(600)  # the child is niced, and its 3 s of CPU time may take minutes on a machine under load
 def test_a_template_that_takes_its_time_inside_filters_is_ended(renderer_process: RendererProcess) -> None:
-    """Fuel counts steps, not what each takes."""
+    """Fuel counts steps, and not the time of each step."""
     with pytest.raises(PermanentError, match="too much time") as failure:
         renderer_process.render({"config": SLOW}, {"input": {"long": "a" * 1_000_000}})
     assert failure.value.type == "TEMPLATE_ERROR"

@@ -1,4 +1,4 @@
-"""Waiting for the child that renders: it costs no attempt, no place for long, and can be given up."""
+"""Waiting for the child that renders costs no attempt, holds no place for long, and can be given up."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ CONCURRENCY = 3
 
 
 class Slow:
-    """Somebody else's template, which takes until it is let go."""
+    """Somebody else's template, which takes until a test lets it go."""
 
     def __init__(self, bench: Bench) -> None:
         self._gate, self._begun = threading.Event(), threading.Event()
@@ -34,7 +34,7 @@ class Slow:
         await asyncio.to_thread(self._begun.wait)
 
     async def end(self) -> str:
-        """When all that waited has been through, too."""
+        """Returns when every call that waited is done, too."""
         self._gate.set()
         await self._line.call(0.0, lambda: None)
         done: str = await self._call
@@ -63,7 +63,7 @@ async def slow(bench: Bench) -> Slow:
 def computing(module: str) -> Job:
     if module == "condition@1":
         return a_job(module, config={"expression": "input.id * 2 > 13"})
-    # Less than the child takes to start.
+    # This is less than the child takes to start.
     return a_job(module, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True, timeout_seconds=0.001)
 
 

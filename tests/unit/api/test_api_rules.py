@@ -29,7 +29,7 @@ CALLERS = {
 }
 READERS = {"viewer", "workflow", "admin"}
 WRITERS = {"workflow", "admin"}
-# Callers by the beginning of the method's name; a second statement of the rules on purpose.
+# The callers by the beginning of the method's name. The rules are stated a second time on purpose.
 MEMBERS = {
     "Get": READERS,
     "List": READERS,

@@ -1,4 +1,4 @@
-"""However pushes come (late, twice, in disorder, not at all), a watch is the journal: each event once, in order."""
+"""A watch gives each event once and in order, even if pushes come late, twice, in disorder or not at all."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ Execution = resources_pb2.Execution
 
 
 class MemoryJournal:
-    """The coordinators, the queue and the watch streams in one: what is committed, and what is told of it."""
+    """The coordinators, the queue and the watch streams in one: the committed events, and the pushes of them."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.committed = 0
         # The news of the watch in order of arrival: a sequence, a cut, or the final record.
         self.told: deque[int | str | None] = deque()
-        # How much more is committed before each item is told.
+        # The number of events that are committed before each item of news.
         self.growth: deque[int] = deque()
         self.queue_state: Any = None
 
-    def event(self, seq: int) -> ports.Event:
+    def event(self, seq: int) -> ports.EventView:
         state = Execution.SUCCESS if seq == self.length else Execution.RUNNING
         event = resources_pb2.Event(seq=seq, type="Happened", state=state)
         return coordinators.event_of(reads_pb2.EventRecord(event=event))
 
-    def execution(self) -> ports.Execution:
+    def execution(self) -> ports.ExecutionView:
         state = Execution.SUCCESS if self.committed == self.length else Execution.RUNNING
         execution = Execution(id=ID, state=state, last_seq=self.committed)
         return coordinators.execution_of(reads_pb2.ExecutionRecord(execution=execution, workspace="team"))
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
         return [self.execution()] if self.committed else []
 
     async def events(
         self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0
-    ) -> Sequence[ports.Event]:
+    ) -> Sequence[ports.EventView]:
         last = min(self.committed, after_seq + limit)
         return [self.event(seq) for seq in range(after_seq + 1, last + 1)]
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
         if self.queue_state is None:
             return []
         order = start_pb2.StartOrder(execution_id=ID, workspace="team")
@@ -68,8 +68,8 @@ class MemoryJournal:
     def open(self, execution_id: str, **_: Any) -> MemoryJournal:
         return self
 
-    async def next(self, seconds: float) -> ports.Event | ports.Execution | None:
-        """A silence lets the rest happen: only the journal tells of it."""
+    async def next(self, seconds: float) -> ports.EventView | ports.ExecutionView | None:
+        """In a silence the rest happens, and only the journal tells of it."""
         await asyncio.sleep(0)
         grown = self.growth.popleft() if self.growth else self.length
         self.committed = min(self.length, self.committed + grown)
@@ -79,7 +79,7 @@ class MemoryJournal:
         if told == "final":
             return self.execution()
         assert isinstance(told, int)
-        # Nothing is told before it is committed.
+        # Nothing is pushed before it is committed.
         return self.event(max(1, min(told, self.committed)))
 
     def close(self) -> None: ...
@@ -93,7 +93,7 @@ class MemoryJournal:
     def waiting_since(self, time: float) -> Sequence[str]:
         return ()
 
-    def final(self, execution: ports.Execution) -> None: ...
+    def final(self, execution: ports.ExecutionView) -> None: ...
 
     async def cancel(self, *_: Any) -> bool:
         raise AssertionError("a watch commands nothing")

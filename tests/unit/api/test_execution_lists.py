@@ -1,4 +1,4 @@
-"""One list of executions out of two places, and one execution wherever it is: nothing twice, nothing lost."""
+"""Two places make one list of executions, and one execution is found in either: none is lost or shown twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windlass.types.v1 import start_pb2
 
 Execution = resources_pb2.Execution
 QUEUED, STARTED, BOTH, FAILED, FOREIGN = "queued", "started", "both", "failed", "foreign"
-# It had begun, and its coordinators could not go on with it.
+# It had begun, and coordinators could not go on with it.
 GIVEN_UP = "given up"
 
 
@@ -57,19 +57,19 @@ class MemoryPlaces:
     def _ids(self, *places: str) -> list[str]:
         return sorted(id_ for id_, place in self.places.items() if place in places)
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
         known = self._ids(QUEUED, BOTH, FAILED, GIVEN_UP, FOREIGN)
         return [dispatchers.execution_of(self._queued(id_)) for id_ in execution_ids if id_ in known]
 
-    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[ports.Execution]:
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[ports.ExecutionView]:
         ids = self._ids(*((FOREIGN,) if workspace == "rival" else (QUEUED, BOTH, FAILED, GIVEN_UP)))
         return [dispatchers.execution_of(self._queued(id_)) for id_ in cut(ids, from_id, limit, ascending=ascending)]
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
         known = self._ids(STARTED, BOTH, GIVEN_UP)
         return [coordinators.execution_of(self.started(id_)) for id_ in execution_ids if id_ in known]
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[ports.Execution]:
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[ports.ExecutionView]:
         wanted = {condition.value for condition in asked.filter.conditions if condition.operator}
         limit = min(asked.limit, PAGE_SIZE_MAX)
         ids = self._ids(STARTED, BOTH, GIVEN_UP) if wanted <= {"RUNNING"} and asked.workspace == "team" else []
@@ -91,12 +91,12 @@ class MemoryPlaces:
     def waiting_since(self, time: float) -> Sequence[str]:
         return ()
 
-    def final(self, execution: ports.Execution) -> None: ...
+    def final(self, execution: ports.ExecutionView) -> None: ...
 
     def open(self, *_: Any, **__: Any) -> Any:
         return self
 
-    async def next(self, seconds: float) -> ports.Execution | None:
+    async def next(self, seconds: float) -> ports.ExecutionView | None:
         (execution_id,) = set(self.cancelled)
         record = self.started(execution_id)
         record.execution.state = Execution.CANCELLED
@@ -189,12 +189,12 @@ async def test_execution_that_was_given_up_is_listed_by_its_shown_fields(text: s
     [("state = RUNNING", 0), ("workflow = other", 0), ("start_time:*", 900), ("NOT start_time:*", 900)],
 )
 async def test_coordinators_are_asked_for_executions_that_may_match(text: str, asked: int) -> None:
-    """Rows that were given up stay in the queue, and each record carries an input and an output."""
+    """Rows that were given up stay in the queue, and each record has an input and an output."""
 
     class Counting(MemoryPlaces):
         asked = 0
 
-        async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+        async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
             self.asked += len(execution_ids)
             return await super().executions(execution_ids)
 
@@ -219,7 +219,7 @@ async def test_execution_is_found_wherever_it_is(place: str, state: int) -> None
 
 async def test_execution_that_moves_on_between_two_questions_is_found() -> None:
     class Moving(MemoryPlaces):
-        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
             self.places[id_of(1)] = STARTED
             return []
 
@@ -242,7 +242,7 @@ async def test_execution_that_is_read_often_is_asked_of_dispatchers_now_and_then
     class Counting(MemoryPlaces):
         asked = 0
 
-        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
             self.asked += 1
             return await super().queued(execution_ids)
 
@@ -271,7 +271,7 @@ async def test_end_that_came_since_it_was_read_refuses_a_cancel_and_is_not_taken
 @pytest.mark.parametrize("failure", [DependencyUnavailable("the dispatcher"), Refusal("INTERNAL", "internal error")])
 async def test_started_execution_is_read_while_dispatchers_cannot_tell(failure: Exception) -> None:
     class Away(MemoryPlaces):
-        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
             raise failure
 
     record = translate.listed(await executions(Away({id_of(1): STARTED})).find("team", id_of(1)))

@@ -1,4 +1,4 @@
-"""Turns at a resource with few places: a workspace that asks for much waits for itself."""
+"""A resource with few places is used by turns, and a workspace that asks for much waits for itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = 60.0
 
 
 class Guests:
-    """Each takes its turn, is noted, and stays until it is let go."""
+    """Guests take their turns, are recorded, and stay until a test lets them go."""
 
     def __init__(self, places: int) -> None:
         self.line = FairLine(places)
@@ -38,7 +38,7 @@ class Guests:
 
 
 async def settled() -> None:
-    """Until nobody has anything left to do but wait."""
+    """Returns when every task waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Plain inputs are checked in the process that serves everybody; all others are left to a child."""
+"""Plain inputs are checked in the process that serves everybody, all others in a child."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NOT_PLAIN: tuple[Any, ...] = (
 
 
 class Recorder(Checkers):
-    """A checker that notes what it is asked, and finds what it is told to find."""
+    """A checker that records its requests, and finds the faults that a test gives it."""
 
     def __init__(self) -> None:
         super().__init__(children=1)

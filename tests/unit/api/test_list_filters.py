@@ -1,4 +1,4 @@
-"""Filters: texts that are understood or refused, with the place and the reason, and the executions that fit."""
+"""Filters are understood, or refused with the place and the reason, and match the right executions."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_written_filter_is_read_as_it_was_meant(tree: Condition) -> None:
 
 @given(trees())
 def test_form_has_no_operator(tree: Condition) -> None:
-    """A coordinator that does not know the form refuses it, and would take an operator for the whole of a condition."""
+    """A coordinator that does not know the form refuses it. It would take an operator for the whole condition."""
     for sent in parsed(written(tree)):
         assert (sent.WhichOneof("form") is None) == (sent.operator != Condition.OPERATOR_UNSPECIFIED)
 

@@ -1,4 +1,4 @@
-"""A page holds as many rows as were asked for, or as clients take at once, and names the place of the next."""
+"""A page has as many rows as were asked for, or as clients take at once, and a token for the next page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def page(sizes: list[int], size: int, after: int = -1) -> tuple[list[int], str]:
-    """Numbers of the rows on the page that begins after one of them, as a list reads it: with one row more."""
+    """The numbers of the rows on the page after this row. The list is read with one row more."""
     rows = list(range(after + 1, len(sizes)))[: size + 1]
 
     def show(row: int) -> resources_pb2.Run:

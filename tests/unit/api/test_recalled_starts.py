@@ -1,4 +1,4 @@
-"""Starts that are refused, where a dispatcher is asked whether they were started before."""
+"""A dispatcher is asked whether a refused start was started before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cached value is never older than it may be, is read once for all who ask, and is gone when it is forgotten."""
+"""A cached value is never older than it may be, is read once for all callers, and is gone when it is forgotten."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def kept(source: Source, clock: ManualClock) -> RefreshingCache[str, int]:
 
 
 async def settled() -> None:
-    """Until what is ready has run."""
+    """Returns when every ready task has run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -75,7 +75,7 @@ async def test_value_is_read_again_in_the_background_from_half_its_time_on(
     assert await kept.get("a") == 1
     assert source.reads == 1
     clock.advance(0.1)
-    assert await kept.get("a") == 1  # does not wait
+    assert await kept.get("a") == 1  # this does not wait
     await settled()
     assert (await kept.get("a"), source.reads) == (2, 2)
 
@@ -267,7 +267,7 @@ def test_key_of_a_request_is_the_same_each_time_and_the_secrets_own() -> None:
 
 
 def test_repeat_after_a_change_of_the_secret_has_the_same_id_and_another_key() -> None:
-    """So it is refused, and no second key is made in silence."""
+    """So it is refused, and no second key is made silently."""
     asked = ("admin", "team", "r", "title")
     before, after = KeyMint(b"secret").mint(*asked), KeyMint(b"other").mint(*asked)
     assert after.key_id == before.key_id

@@ -1,4 +1,4 @@
-"""Calls of replicas that leave the address book while they are under way: on real streams."""
+"""A call goes on when its replica leaves the address book meanwhile. The streams are real."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_filter_that_a_coordinator_of_another_version_refuses_is_no_fault_
 
 
 class Recording(Replicas):
-    """Keeps what a call sends, and lets it be found."""
+    """Keeps the requests of calls for the test."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

@@ -1,4 +1,4 @@
-"""Lists of runs, whose pages coordinators cut when the runs are large."""
+"""Coordinators cut the pages of lists of runs when the runs are large."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.coordinator.v1 import reads_pb2
 
 
 class CuttingReads:
-    """Ten runs, of which one is given at a time to whoever can go on from there."""
+    """Ten runs. A caller that understands cut pages gets one at a time."""
 
     async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse:
         after = int(request.after_run_id.rpartition(".")[2] or 0)

@@ -1,4 +1,4 @@
-"""From a start command to the order that is queued, and from the queue's answer to what the caller is told."""
+"""A start command becomes the order that is queued, and the queue's answer becomes the answer to the caller."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from services.api.app.checking.children import Checkers
 from services.api.app.checking.engine import misfits
 from services.api.app.identifiers import Identifiers, is_execution_id
-from services.api.app.ports import StartableRecord, UsedRequest
+from services.api.app.ports import EarlierStart, StartableRecord
 from services.api.app.startables import Startables
-from services.api.app.starts import INPUT_BYTES_MAX, NewStart, StartCommand, Starter
-from services.api.peers.enqueue_streams import Outcome, outcome_of
+from services.api.app.starts import INPUT_BYTES_MAX, PreparedStart, StartCommand, Starter
+from services.api.peers.enqueue_streams import StartResult, outcome_of
 from services.api.rpc import translate
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.telemetry.tracing import new_trace
@@ -54,25 +54,25 @@ class MemoryWorkflows:
 
 
 class MemoryQueue:
-    """Answers at once, the same to all."""
+    """A queue that gives every start the same answer at once."""
 
     def __init__(self) -> None:
         self.answer = queue_pb2.EnqueueAnswer(outcome=queue_pb2.EnqueueAnswer.QUEUED)
 
-    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[Outcome]:
-        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[StartResult]:
+        answered: asyncio.Future[StartResult] = asyncio.get_running_loop().create_future()
         answered.set_result(outcome_of(self.answer, item))
         return answered
 
 
 class MemoryRequests:
-    """The request_ids that were used, as dispatchers keep them; it counts how often somebody asks."""
+    """The used request_ids, as dispatchers keep them. It counts how often somebody asks."""
 
     def __init__(self) -> None:
-        self.used: dict[str, UsedRequest] = {}
+        self.used: dict[str, EarlierStart] = {}
         self.reads = 0
 
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, EarlierStart]:
         self.reads += 1
         return {id_: used for id_, used in self.used.items() if workspace == "team" and id_ in request_ids}
 
@@ -123,7 +123,7 @@ def starter(startables: Startables, queue: MemoryQueue, used: MemoryRequests, cl
     return Starter(startables, queue, used, MemoryChecker(), Identifiers(clock), clock, enqueue_seconds=1.0)
 
 
-async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> NewStart:
+async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> PreparedStart:
     return await starter.prepare(workspace, COMMAND._replace(**changed))
 
 
@@ -243,7 +243,7 @@ async def test_change_of_a_workspace_or_workflow_is_read_at_once(
 
 
 async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: str = "") -> str:
-    """The id that had been started before; "" for a new one, or the reason why not."""
+    """The id of the earlier start; "" for a new one, or the reason of the refusal."""
     start = await prepared(starter, request_id="r")
     queue.answer = queue_pb2.EnqueueAnswer(
         outcome=queue_pb2.EnqueueAnswer.Outcome.Value(outcome),
@@ -263,7 +263,7 @@ async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: 
     [
         ("QUEUED", "", ""),
         ("EXISTING", "another", "another"),
-        ("EXISTING", "own", ""),  # sent twice by ourselves
+        ("EXISTING", "own", ""),  # we have sent it twice ourselves
         ("REQUEST_ID_REUSED", "another", "REQUEST_ID_REUSED"),
         ("REQUEST_ID_REUSED", "", "REQUEST_ID_REUSED"),
         ("QUEUE_FULL", "", "QUEUE_FULL"),
@@ -286,7 +286,7 @@ async def test_closed_workspace_is_forgotten(starter: Starter, queue: MemoryQueu
 
 async def test_request_id_that_was_used_is_recalled_by_its_content(starter: Starter, used: MemoryRequests) -> None:
     first = COMMAND._replace(request_id="r")
-    used.used = {"r": UsedRequest((await prepared(starter, request_id="r")).request_hash, "old")}
+    used.used = {"r": EarlierStart((await prepared(starter, request_id="r")).request_hash, "old")}
     others = [first, first._replace(input={"id": 2}), first._replace(request_id="fresh")]
     same, other, fresh = await starter.recall("team", others)
     assert same == "old"

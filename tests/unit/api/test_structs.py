@@ -1,4 +1,4 @@
-"""Struct and Python values: integers come back as integers, and nothing that is no JSON gets through."""
+"""Struct becomes Python values and back: integers stay integers, and only JSON gets through."""
 
 from __future__ import annotations
 

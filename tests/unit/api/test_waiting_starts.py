@@ -1,4 +1,4 @@
-"""Starts whose callers wait for the end: each is told the end, and a refused one leaves nothing behind."""
+"""Each caller that waits for the end of a start is told the end, and a refused start leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ Answer = queue_pb2.EnqueueAnswer
 
 
 class Running:
-    """Coordinators and the queue, which say of every execution that it goes on."""
+    """Coordinators and a queue that say of every execution that it goes on."""
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
         execution = resources_pb2.Execution(id=execution_ids[0], state=resources_pb2.Execution.RUNNING)
         return [execution_of(reads_pb2.ExecutionRecord(execution=execution, workspace="team"))]
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
         return ()
 
 
 class Api:
-    """The way of a start, with the ends of both streams in the test's hands."""
+    """Everything that a start passes through. The test has the other ends of both streams."""
 
     def __init__(self) -> None:
         set_caller(Identity(CallerKind.MEMBER, "key", "team", "ADMIN"))
@@ -99,7 +99,7 @@ async def test_all_who_wait_for_one_execution_are_told_the_same() -> None:
     api.starts.heard(api.dispatcher, queue_pb2.EnqueueResponse(answers=answers))
 
     def all_are_told() -> bool:
-        api.ended(first)  # as often as needed: those who came later begin to wait a moment later
+        api.ended(first)  # this is repeated, because callers that came later begin to wait a moment later
         return all(each.done() for each in all_)
 
     await until(all_are_told, 5.0, "all to be told")

@@ -1,4 +1,4 @@
-"""The watches of an api and of coordinators on real streams: an end is told whichever coordinator carries it."""
+"""The watches of an api and of coordinators on real streams: an end arrives, whichever coordinator has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest_asyncio
 
-from services.api.app.ports import Execution
+from services.api.app.ports import ExecutionView
 from services.api.peers.watch_streams import OpenWatch, WatchStreams
 from services.chassis.grpc.client import ChannelPool
 from services.coordinator.rpc.watch import WatchHub as CoordinatorHub
@@ -23,7 +23,7 @@ from windlass.coordinator.v1.reads_pb2_grpc import add_WatchServiceServicer_to_s
 
 SECONDS = 20.0
 OTHER_ID = ID[:-1] + "0"
-# Two seconds of a coordinator last so long here.
+# Two seconds of a coordinator last this long here.
 SCALE = 0.01
 
 
@@ -81,7 +81,7 @@ class Api:
         await self.is_known(len(self._serving))
 
     async def is_known(self, count: int) -> None:
-        """Wait until so many coordinators follow what names this api."""
+        """Wait until this number of coordinators follows the starts that name this api."""
         await until(lambda: sum(stream.knows_us for stream in self.watches.streams) == count, SECONDS, "known streams")
 
     def start(self) -> OpenWatch:
@@ -121,7 +121,7 @@ async def api(coordinators: list[Coordinator]) -> AsyncIterator[Api]:
 
 
 async def is_told(watch: OpenWatch) -> bool:
-    return isinstance(await watch.next(SECONDS), Execution)
+    return isinstance(await watch.next(SECONDS), ExecutionView)
 
 
 async def test_end_is_told_of_a_start_that_is_granted_where_no_stream_of_ours_is(

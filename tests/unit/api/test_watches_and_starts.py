@@ -1,4 +1,4 @@
-"""The watch streams and the streams of starts: which coordinators are subscribed to, and which starts are sent."""
+"""The watch streams subscribe at the right coordinators, and the enqueue streams send the right starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.api.app.ports import Execution
+from services.api.app.ports import ExecutionView
 from services.api.peers import enqueue_streams, watch_streams
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.watch_streams import WatchStreams
@@ -23,8 +23,8 @@ ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
 SILENCE = 0.001
 
 
-def final(execution_id: str = ID) -> Execution:
-    return Execution(execution_id, "team", "SUCCESS", last_seq=3)
+def final(execution_id: str = ID) -> ExecutionView:
+    return ExecutionView(execution_id, "team", "SUCCESS", last_seq=3)
 
 
 def event(seq: int) -> reads_pb2.WatchResponse:
@@ -180,7 +180,7 @@ async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinato
     record = reads_pb2.ExecutionRecord(execution=resources_pb2.Execution(id=ID))
     watches.heard(first, reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=record)]))
     for watch in waiting:
-        assert isinstance(await watch.next(SILENCE), Execution)
+        assert isinstance(await watch.next(SILENCE), ExecutionView)
     assert (first.cancelled, second.cancelled) == (set(), {ID})
 
 

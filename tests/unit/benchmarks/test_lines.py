@@ -1,5 +1,5 @@
 """`make bench` prints one JSON line per peer in the shape of the contract, with the medians of its rounds. The stacks
-and the workloads are replaced here, and the figures are made of what the replacements say."""
+and the workloads are replaced here, and the figures come from the replacements."""
 
 import contextlib
 import itertools
@@ -102,7 +102,7 @@ class Quick:
 
 
 def fits(value: Any, shape: Any) -> bool:
-    """Everything of the shape is there and is what it says; more may be."""
+    """True when everything of the shape is there and fits. There may be more."""
     if isinstance(shape, dict):
         return isinstance(value, dict) and all(key in value and fits(value[key], shape[key]) for key in shape)
     if shape is NUMBER:
@@ -146,7 +146,7 @@ async def test_two_trees_are_compared_round_by_round(lines: Lines, tmp_path: Pat
     (tmp_path / ".venv/bin/windlass").touch()
     ours, theirs, ratio = await lines("--beside", str(tmp_path), "--parts", "W3", "--rounds", "2")
     assert (ours["peer"], theirs["peer"]) == (str(ROOT), str(tmp_path))
-    # The walls are 40, 10, 20, 40 s: this tree is first in the first round and second in the other.
+    # The times are 40, 10, 20 and 40 s: this tree is first in the first round and second in the other.
     assert (ours["W3"]["wall_s"], theirs["W3"]["wall_s"]) == (40.0, 15.0)
     assert ratio["W3"]["wall_s"] == [3.0, 2.0, 4.0]
 

@@ -1,4 +1,4 @@
-"""A peer is what its pins say, or is left out; and nothing that a round started outlives it."""
+"""A peer is the one that is pinned, or is left out, and nothing that a round has started outlives it."""
 
 import os
 import platform

@@ -56,7 +56,7 @@ def test_history_without_a_fault_has_none_and_tells_what_was_looked_at() -> None
 
 
 def falsified(run: str, key: str, *, is_shown: bool) -> list[str]:
-    """The faults of a history in which this run was called with this key, and its row may show that key."""
+    """The faults of a history in which this run was called with this key. Its row may show that key too."""
     made = history()
     for each in made.calls:
         if each["run"] == run:

@@ -1,4 +1,4 @@
-"""The shop of shop.py, compiled once and opened anew for each test that asks for it."""
+"""The shop of shop.py. It is compiled once, and opened for each test that asks for it."""
 
 from collections.abc import AsyncIterator, Iterator
 

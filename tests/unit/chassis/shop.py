@@ -107,7 +107,7 @@ def servicer_of(shop: Shop) -> Any:
 
 
 class Counter:
-    """A served shop: its server, and stubs as whoever one wants to be."""
+    """A served shop: its server, and stubs of any caller."""
 
     def __init__(self, shop: Shop, server: GrpcServer, port: int) -> None:
         self.shop, self.server, self.port = shop, server, port

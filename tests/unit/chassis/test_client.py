@@ -85,7 +85,7 @@ def pings_sent(port: int) -> int:
 
 
 async def test_an_idle_stream_lives_through_more_pings_than_servers_allow_by_default(counter: Counter) -> None:
-    """Ten idle minutes at a scaled clock: the third ping too many would be answered with GOAWAY."""
+    """These are ten idle minutes at a scaled clock. The third ping too many would be answered with GOAWAY."""
     options = [("grpc.keepalive_time_ms", 10)]
     chat = counter.stub(bearer="admin", options=options).Chat()
     await chat.write(counter.order("before"))

@@ -19,7 +19,7 @@ async def turn(pacer: AdaptivePacer, clock: ManualClock, items: int, seconds: fl
 
 
 async def paused(pacer: AdaptivePacer, clock: ManualClock, seconds: float) -> None:
-    """The next turn waits until so long after the last one began, and no longer."""
+    """The next turn begins this long after the last one began."""
     next_turn = asyncio.create_task(turn(pacer, clock, CROWD, 0.0))
     await until(lambda: clock.sleepers, 2.0, "a pause")
     clock.advance(seconds * 0.9)
@@ -30,7 +30,7 @@ async def paused(pacer: AdaptivePacer, clock: ManualClock, seconds: float) -> No
 
 
 async def used_to(pacer: AdaptivePacer, clock: ManualClock, items: int, seconds: float) -> None:
-    """Take many such turns; the last of them is just over."""
+    """Take many such turns, of which the last is just over."""
     for _ in range(40):
         clock.advance(TURN_SECONDS)
         await turn(pacer, clock, items, seconds)

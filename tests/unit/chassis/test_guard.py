@@ -85,7 +85,7 @@ async def test_a_nul_is_refused(counter: Counter) -> None:
 
 
 def nested(counter: Counter, depth: int) -> bytes:
-    """An order with free JSON so deep, in bytes, as only a serializer of one's own makes it."""
+    """An order in bytes, with free JSON so deep that only a serializer of one's own can make it."""
     return bytes(counter.order().SerializeToString()) + with_tag(3, nested_struct(depth))
 
 
@@ -182,7 +182,7 @@ async def test_a_stream_whose_rule_says_so_stays_as_long_as_its_caller(shop: Sho
         chat = stub.Chat(timeout=20)
         await chat.write(counter.order())
         await chat.read()
-        # Longer than the other has.
+        # This is longer than the other waits.
         assert (await refused(stub.Buy(counter.order("slow"), timeout=60))).reason == "DEADLINE_PASSED"
         await chat.write(counter.order("boot"))
         assert (await chat.read()).receipt == "boot"

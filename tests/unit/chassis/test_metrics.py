@@ -28,7 +28,7 @@ async def test_the_page_shows_what_was_counted_and_nothing_else_is_served() -> N
     assert (await fetched(port, b"GET /secrets HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
     assert (await fetched(port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
     assert await fetched(port, b"no request\r\n\r\n") == await fetched(port, b"POST / HTTP/1.1\r\n\r\n")
-    assert await fetched(port, b"x" * 9_000) == b""  # longer than any request that is meant for it
+    assert await fetched(port, b"x" * 9_000) == b""  # this is longer than any honest request
     server.close()
 
 

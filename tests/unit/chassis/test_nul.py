@@ -73,7 +73,7 @@ def test_path_has_an_end() -> None:
 
 
 def test_only_fields_that_can_hold_text_are_looked_into() -> None:
-    """A runner's reports come in hundreds, mostly of numbers, times and bytes."""
+    """A runner's reports come in hundreds, and have mostly numbers, times and bytes."""
 
     def names(of: type[Message]) -> list[str]:
         return [field.name for field in text_fields(of.DESCRIPTOR)]

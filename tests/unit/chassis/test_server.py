@@ -218,7 +218,7 @@ async def test_stopping_waits_for_calls_that_are_under_way(shop: Shop) -> None:
 
 
 def test_grpc_knows_all_experiments_that_are_switched_off() -> None:
-    """An experiment that a new version has dropped is only grumbled at; then services/__init__.py needs a look."""
+    """gRPC only warns of an experiment that a new version has dropped. Then services/__init__.py needs a change."""
     made = subprocess.run(
         [sys.executable, "-c", "import services, grpc; grpc.insecure_channel('127.0.0.1:1').close()"],
         check=True,

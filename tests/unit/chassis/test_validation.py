@@ -1,4 +1,4 @@
-"""The rules of the proto hold for a request whose free JSON the validator is not shown."""
+"""The rules of the proto hold for a request, although the validator does not get its free JSON."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ Batch = executions_pb2.BatchStartExecutionsRequest
 
 
 def large(**fields: Any) -> Start:
-    """With free JSON that the validator is not shown."""
+    """A request with free JSON that the validator does not get."""
     request = Start(workflow="w", **fields)
     request.input.update({"x": ["y"] * 1_000})
     return request

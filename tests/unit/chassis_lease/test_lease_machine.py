@@ -1,4 +1,4 @@
-"""The rules of both sides against each other: short strange stories by hypothesis, long busy ones by seed."""
+"""The rules of both sides meet each other, in short strange stories by hypothesis and long busy ones by seed."""
 
 import random
 from collections.abc import Callable
@@ -37,7 +37,7 @@ STEPS: dict[str, int] = {
 
 
 class BusyWorld:
-    """One seed's story, told with the machine's own steps."""
+    """The story of one seed, made of the machine's own steps."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

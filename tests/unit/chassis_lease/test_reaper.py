@@ -77,7 +77,7 @@ async def test_outage_ends_nobody():
     for _ in range(10):
         await world.after(BEAT)
     world.store.is_away = False
-    # Twenty seconds gone, every lease overdue: for a term nobody is even suspected.
+    # After twenty seconds every lease is overdue, but for a term nobody is even suspected.
     await world.after(BEAT)
     assert world.store.sweeps == 1
     await world.store.renew(["i"])

@@ -1,4 +1,4 @@
-"""Credit, grants and what a server owes: the bookkeeping of the server's side."""
+"""The server's side keeps account of credit, grants and answers that it owes."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The timing contract is what the design says, and cannot be put together wrongly."""
+"""The timing has the designed values, and wrong ones are refused."""
 
 import dataclasses
 
@@ -42,6 +42,6 @@ def test_order_that_makes_it_safe_is_kept(wrong: dict[str, float]):
 
 @pytest.mark.parametrize("timing", [EXECUTION, RUN])
 def test_dead_stream_on_a_live_process_is_replaced_within_ten_seconds(timing: LeaseTiming):
-    """L11: the next beat is sent, nothing answers it, each noticed at the next of eight looks per beat."""
+    """L11: the next beat is sent and not answered. Each is noticed at the next of eight looks per beat."""
     looks = 2 * timing.beat / 8
     assert timing.beat + timing.silence + looks < 10.0

@@ -11,7 +11,7 @@ def brought(*reports: tuple[str, int]) -> Unanswered:
 
 
 def held_by(unanswered: Unanswered) -> tuple[int, int]:
-    """The count, and the bytes beside what each report costs."""
+    """The count, and the bytes without the fixed cost of each report."""
     return unanswered.count, unanswered.size_bytes - unanswered.count * REPORT_COST_BYTES
 
 

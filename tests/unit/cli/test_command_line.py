@@ -1,15 +1,20 @@
-"""The command line before it talks to anybody: what it imports, refuses, and finds by itself."""
+"""Before it talks to anybody, the command line imports little, refuses wrong usage, and finds the api by itself."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from tests.support.command_line import windlass
+from windlass.cli.app import app
+from windlass.cli.invocation import as_typed
 
 COMMANDS = ("up", "down", "status", "serve", "migrate", "start", "watch", "runs", "validate", "workflow", "admin")
 HEAVY = {"grpc", "google.protobuf", "rich", "yaml", "psycopg", "asyncio", "services", "deploy", "structlog"}
@@ -27,6 +32,25 @@ def test_help_lists_the_commands() -> None:
     assert shown.returncode == 0
     for command in COMMANDS:
         assert f"\n  {command} " in shown.stdout
+
+
+@pytest.mark.parametrize("group", [(), ("workflow",), ("keys",), ("workspace",), ("admin",)])
+def test_summary_of_every_command_is_one_whole_sentence(group: tuple[str, ...]) -> None:
+    commands = windlass(*group, "--help", COLUMNS="80").stdout.partition("Commands:\n")[2].splitlines()
+    assert commands
+    assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
+
+
+def commands_below(command: Any) -> Iterator[Any]:
+    yield command
+    for inner in getattr(command, "commands", {}).values():
+        yield from commands_below(inner)
+
+
+def test_every_option_is_described_by_a_sentence() -> None:
+    options = [each for command in commands_below(typer.main.get_command(app)) for each in command.params]
+    told = {(each.name, each.help) for each in options if each.param_type_name == "option" and not each.hidden}
+    assert [(name, text) for name, text in told if not text or not (text[0].isupper() and text.endswith("."))] == []
 
 
 def test_version_is_that_of_the_distribution() -> None:
@@ -54,6 +78,24 @@ def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
     refused = windlass(*arguments)
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("start", "x", "--input", "@/no/such.json"), "cannot read /no/such.json: No such file or directory"),
+        (("start", "x", "--input", "5"), 'this is not a JSON object: an object has braces, like {"id": 7}'),
+        (("workflow", "apply", "/no/such.yaml"), "cannot read /no/such.yaml: No such file or directory"),
+        (("validate", "/dev/null"), "/dev/null is empty; a definition is an object with name, nodes and edges"),
+    ],
+)
+def test_usage_error_says_what_is_wrong(arguments: tuple[str, ...], said: str) -> None:
+    assert windlass(*arguments).stderr.splitlines()[-1].endswith(f": {said}")
+
+
+def test_hint_names_the_home_only_to_our_own_commands(tmp_path: Path) -> None:
+    assert as_typed("windlass list", tmp_path).endswith(f" list --home {os.path.relpath(tmp_path)}")
+    assert as_typed("grpcurl -plaintext HOST:PORT list", tmp_path) == "grpcurl -plaintext HOST:PORT list"
 
 
 def test_nothing_running_is_said_with_what_to_do(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every command that an error, a page or the demo names exists, with the options it is named with."""
+"""Every command in an error, on a page or in the demo exists, with its options."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A definition is validated without a stack, and what is not needed for that is not loaded."""
+"""A definition is validated without a stack, and nothing is loaded that this does not need."""
 
 import subprocess
 import sys

@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from windlass.api.v1.resources_pb2 import Run
 from windlass.cli.executions import show_runs
-from windlass.cli.render import coloured, date, print_json, span, timeline
+from windlass.cli.render import coloured, compact, date, grid, print_json, run_count, span, timeline
 
 
 def run_from(node: str, began_ms: int, ended_ms: int, *, state: str = "SUCCESS", attempt: int = 1) -> Run:
@@ -36,7 +36,7 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_date_is_shown_wherever_one_is(zone: str) -> None:
-    """A key that is to last for ever is given such an end."""
+    """A key that should last for ever may have such an end."""
     end = Timestamp()
     end.FromJsonString("9999-12-31T23:59:59Z")
     shown = "9999-12-31 12:59:59" if zone == "Pacific/Niue" else "9999-12-31 23:59:59"
@@ -70,6 +70,31 @@ def test_table_escapes_what_users_wrote(capsys: pytest.CaptureFixture[str]) -> N
     assert "T: [red]not markup[/red]" in capsys.readouterr().out
 
 
+@pytest.fixture(params=["terminal", "pipe"])
+def narrow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    if request.param == "terminal":
+        monkeypatch.setenv("TTY_COMPATIBLE", "1")
+        monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.usefixtures("narrow")
+def test_row_is_one_line_with_whole_cells_however_narrow_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = ("01a1f40c-0b94-7696-8f55-c6ffdb747459", "order-intake@12", "2026-11-19 13:43:20", "a long\nerror " * 9, "")
+    grid(("execution", "workflow", "started", "error", "end"), [cells, ("x", "注文@1", "", "short", "")])
+    titles, rule, first, second = capsys.readouterr().out.splitlines()
+    assert first.split("  ") == [*cells[:3], " ".join(cells[3].split())]
+    assert rule == "─" * 80
+    assert second.index("short") == first.index("a long") - 2  # each of the two characters is two columns wide
+    assert titles.index("error") == first.index("a long")
+    assert [line for line in (first, second) if line.endswith(" ")] == []
+
+
+def test_skipped_node_has_no_attempt(capsys: pytest.CaptureFixture[str]) -> None:
+    show_runs([Run(id="e.6", node="other", module="noop@1", state=Run.State.SKIPPED)])
+    assert capsys.readouterr().out.splitlines()[2].split() == ["6", "other", "noop@1", "SKIPPED"]
+
+
 def test_run_that_renders_the_output_is_no_node(capsys: pytest.CaptureFixture[str]) -> None:
     show_runs([run_from("a", 0, 10), run_from("$output", 10, 20)])
     shown = capsys.readouterr().out
@@ -88,6 +113,20 @@ def test_numbers_are_shown_as_they_were_written(capsys: pytest.CaptureFixture[st
 
 def test_spans_have_a_readable_unit() -> None:
     assert [span(0.0123), span(1.5), span(75)] == ["12 ms", "1.50 s", "75.00 s"]
+
+
+def test_runs_are_counted_in_words() -> None:
+    assert [run_count(11, retries) for retries in (0, 1, 4)] == [
+        "11",
+        "11, of which 1 is a retry",
+        "11, of which 4 are retries",
+    ]
+
+
+def test_json_on_one_line_is_the_same_every_time() -> None:
+    struct = Struct()
+    struct.update({"b": 1, "a": {"d": 2, "c": 3}})
+    assert compact(struct) == '{"a": {"c": 3, "d": 2}, "b": 1}'
 
 
 def test_states_are_coloured_and_other_text_is_not() -> None:

@@ -1,4 +1,4 @@
-"""The answers of api, as a coordinator takes them."""
+"""A coordinator uses the answers of api."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace

@@ -3,7 +3,7 @@
 import pytest
 
 from services.coordinator.core.compiling import compile_definition
-from services.coordinator.core.definition import OUTPUT_NODE, Edge, Join, When
+from services.coordinator.core.definition import OUTPUT_NODE, Edge, JoinRule, When
 from services.coordinator.core.retry import RetryOverrides
 from services.coordinator.core.values import BrokenInvariant
 from tests.support.story import chain, edge, node
@@ -35,7 +35,7 @@ def test_all_that_a_node_may_say_is_compiled():
     )
     fetch = definition.nodes["fetch"]
     assert (fetch.id, fetch.module, fetch.config, fetch.inputs) == ("fetch", "http.request@1", b'{"url":"x"}', b"{}")
-    assert (fetch.timeout, fetch.is_idempotent, fetch.join) == (30 * SECOND, True, Join.ANY)
+    assert (fetch.timeout, fetch.is_idempotent, fetch.join) == (30 * SECOND, True, JoinRule.ANY)
     assert fetch.runner_labels == (("disk", "big"), ("gpu", "true"))
     assert fetch.retry == RetryOverrides(5, 2 * SECOND, 3.0, 60 * SECOND, 3600 * SECOND)
     assert fetch.runner_module == "http.request@1"
@@ -46,7 +46,7 @@ def test_all_that_a_node_may_say_is_compiled():
 def test_node_that_says_nothing_has_the_defaults():
     definition = compiled(node("a"))
     a = definition.nodes["a"]
-    assert (a.timeout, a.is_idempotent, a.join, a.retry) == (0, False, Join.ALL, RetryOverrides())
+    assert (a.timeout, a.is_idempotent, a.join, a.retry) == (0, False, JoinRule.ALL, RetryOverrides())
     assert (a.needs_runner, a.has_templates, a.is_failure_handled) == (True, False, False)
     assert (definition.timeout, definition.is_fail_fast, definition.output_node) == (0, False, None)
 

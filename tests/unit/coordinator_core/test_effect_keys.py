@@ -1,4 +1,4 @@
-"""The key is plain HMAC-SHA256, so that others can check it, and hangs on the work alone."""
+"""The key is plain HMAC-SHA256, so that others can check it, and depends on the work alone."""
 
 import hmac
 

@@ -22,7 +22,7 @@ from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEFAULT_RETRY
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Origin, WorkKey
+from services.coordinator.core.values import BrokenInvariant, ExecutionState, FinalError, Origin, WorkKey
 from tests.support.story import EXECUTION_ID, Story, begun, chain, fields, names, node
 
 
@@ -49,8 +49,8 @@ def started(*ready):
 
 def stop_ordered(*cancelled):
     return StopOrdered(
-        time=1, outcome=ExecutionState.CANCELLED, error=Failure("", "CANCELLED", ""), answer_by_time=2, message_id="",
-        caller="", cancelled=cancelled, passed_over=(),
+        time=1, outcome=ExecutionState.CANCELLED, error=FinalError("", "CANCELLED", ""), answer_by_time=2,
+        message_id="", caller="", cancelled=cancelled, passed_over=(),
     )  # fmt: skip
 
 

@@ -1,12 +1,12 @@
-"""The two tables of graph.py, said once more in other words."""
+"""The two tables of graph.py, in another form."""
 
 import itertools
 
 import pytest
 
-from services.coordinator.core.definition import Edge, Join, When
+from services.coordinator.core.definition import Edge, JoinRule, When
 from services.coordinator.core.events import Resolution
-from services.coordinator.core.graph import Outcome, Verdict, join_verdict, resolve
+from services.coordinator.core.graph import JoinVerdict, Outcome, join_verdict, resolve
 
 T, S, B = Resolution.TAKEN, Resolution.SKIPPED, Resolution.BLOCKED
 
@@ -32,11 +32,15 @@ def test_each_kind_of_edge_resolves_by_the_outcome_of_its_source(outcome, succes
 @pytest.mark.parametrize(("unresolved", "taken", "blocked"), list(itertools.product((0, 1), repeat=3)))
 def test_join_waits_starts_skips_or_blocks_by_the_edges_that_resolved(unresolved, taken, blocked):
     if unresolved:
-        assert join_verdict(Join.ALL, unresolved, taken, blocked) is Verdict.WAIT
-        assert join_verdict(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.WAIT)
+        assert join_verdict(JoinRule.ALL, unresolved, taken, blocked) is JoinVerdict.WAIT
+        assert join_verdict(JoinRule.ANY, unresolved, taken, blocked) is (
+            JoinVerdict.START if taken else JoinVerdict.WAIT
+        )
     elif blocked:
-        assert join_verdict(Join.ALL, unresolved, taken, blocked) is Verdict.BLOCK
-        assert join_verdict(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.BLOCK)
+        assert join_verdict(JoinRule.ALL, unresolved, taken, blocked) is JoinVerdict.BLOCK
+        assert join_verdict(JoinRule.ANY, unresolved, taken, blocked) is (
+            JoinVerdict.START if taken else JoinVerdict.BLOCK
+        )
     else:
-        expected = Verdict.START if taken else Verdict.SKIP
-        assert {join_verdict(join, unresolved, taken, blocked) for join in Join} == {expected}
+        expected = JoinVerdict.START if taken else JoinVerdict.SKIP
+        assert {join_verdict(join, unresolved, taken, blocked) for join in JoinRule} == {expected}

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.coordinator.core.commands import (
     Assign,
-    Grant,
+    AssignedRun,
     Release,
     ReportFailure,
     ReportProgress,
@@ -111,7 +111,7 @@ class Fortune(RuleBasedStateMachine):
     def assign(self, data):
         work = self.pick(data, self.story.execution.ready)
         _assert_join_holds(self.story, work.node)
-        grant = Grant(work, self.pick(data, INSTANCES), "r", is_idempotent=data.draw(st.booleans()))
+        grant = AssignedRun(work, self.pick(data, INSTANCES), "r", is_idempotent=data.draw(st.booleans()))
         self.do(lambda: self.story.when(Assign([grant])))
 
     @precondition(lambda self: self.story.execution.live)
@@ -142,7 +142,7 @@ class Fortune(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
     def repeat(self, data):
-        """A zombie, a duplicate, a report that took the long way."""
+        """Send an old report again: a zombie's, a duplicate, or one that took a long way."""
         report = self.pick(data, self.sent)
         is_live = report.run in self.story.execution.live
         succeeded = dict(self.outcomes)
@@ -157,7 +157,7 @@ class Fortune(RuleBasedStateMachine):
     def take_over(self, live):
         kept = {n for n, run in self.story.execution.live.items() if run.instance_id in live}
         self.do(lambda: self.story.adopt(*live, epoch=self.story.execution.epoch + 1))
-        # S26: what lives is not granted again.
+        # S26: a live run is not granted again.
         assert self.story.execution.is_final or kept <= set(self.story.execution.live)
 
     @rule(seconds=st.sampled_from([0.3, 2, 7, 30]))
@@ -181,7 +181,7 @@ class Fortune(RuleBasedStateMachine):
         assert all(count == 1 for count in self.outcomes.values()), "S8"
 
     def teardown(self):
-        """All is well again: everything that is asked for succeeds, and time passes."""
+        """All is well again: all work succeeds, and time passes."""
         if not hasattr(self, "story"):
             return
         for _ in range(200):
@@ -204,7 +204,7 @@ def _edges_into(story, node):
 
 
 def _arrived(story, source, edge):
-    """The naive reading: what an edge says, from how its source ended. None: not yet."""
+    """The naive reading of an edge, from the end of its source. None: the source has not ended."""
     when = edge.label or edge.when.name.lower()
     match story.states[source.id]:
         case "SUCCEEDED":

@@ -1,4 +1,4 @@
-"""When work is tried again."""
+"""Work is tried again at the right time, or never."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Ids that came from outside, told apart from what only looks like one."""
+"""Ids from outside are told apart from texts that only look like ids."""
 
 import pytest
 

@@ -6,7 +6,7 @@ import pytest
 
 from services.coordinator.core.commands import (
     Assign,
-    Grant,
+    AssignedRun,
     Release,
     ReportFailure,
     ReportProgress,
@@ -25,7 +25,9 @@ from tests.support.story import SECOND, Story, begun, edge, events, names, node,
 
 def test_a_lease_says_whose_attempt_it_is():
     story = started(node("a"), node("b"))
-    decision = story.when(Assign([Grant(story.work("b"), "i7", "r7", "00-t-s-01"), Grant(story.work("a"), "i8", "r8")]))
+    decision = story.when(
+        Assign([AssignedRun(story.work("b"), "i7", "r7", "00-t-s-01"), AssignedRun(story.work("a"), "i8", "r8")])
+    )
     assert events(decision, "node", "run", "attempt", "instance_id", "runner", "traceparent") == [
         ("RunLeased", "b", 1, 1, "i7", "r7", "00-t-s-01"),
         ("RunLeased", "a", 2, 1, "i8", "r8", ""),
@@ -37,9 +39,9 @@ def test_a_lease_says_whose_attempt_it_is():
 
 def test_a_work_is_not_leased_twice():
     story = started(node("a"), node("b"), edges=[edge("a", "b")])
-    twice = story.when(Assign([Grant(story.work("a"), "i", "r"), Grant(story.work("a"), "i", "r")]))
+    twice = story.when(Assign([AssignedRun(story.work("a"), "i", "r"), AssignedRun(story.work("a"), "i", "r")]))
     assert twice.refusal.reason is RefusalReason.NOT_READY
-    assert story.when(Assign([Grant(story.work("b"), "i", "r")])).refusal.reason is RefusalReason.NOT_READY
+    assert story.when(Assign([AssignedRun(story.work("b"), "i", "r")])).refusal.reason is RefusalReason.NOT_READY
     story.assign("a")
     assert story.assign("a").refusal.reason is RefusalReason.NOT_READY
     assert story.when(Assign([])).events == []

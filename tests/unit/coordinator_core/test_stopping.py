@@ -1,4 +1,4 @@
-"""Ended before the graph is: cancelled, out of time, failed fast."""
+"""An execution may end before its graph does: cancelled, out of time, or failed fast."""
 
 import pytest
 
@@ -145,7 +145,7 @@ def test_what_would_begin_in_the_decision_that_fails_fast_never_begins():
         story.assign("h", "bad")
         story.lose()
     story.assign("h", "bad")
-    # One runner dies with both: the failure of h lets the sleep begin, and that of bad ends it all.
+    # One runner dies with both. The failure of h lets the sleep begin, and the failure of bad ends the execution.
     decision = story.lose()
     assert names(decision) == ["RunLost", "RunLost", "StopOrdered", "ExecutionFinished"]
     assert [key.node for key in the_event("RunLost", decision, "h").then.begun] == ["s"]

@@ -10,8 +10,8 @@ from collections import defaultdict
 from services.coordinator.core.commands import (
     Adopt,
     Assign,
+    AssignedRun,
     Cancel,
-    Grant,
     LoseRunner,
     Release,
     ReportFailure,
@@ -66,7 +66,7 @@ LEDGER = {
     "progress": report("RunProgressed", stopping=["RunProgressed"]),
     "stopped": report("RunFailed", stopping=["RunCancelled"]),
     "drained": report("RunReleased", stopping=["RunReleased"]),
-    # The coordinator itself does this. It may do so at any time, so it is never late.
+    # The coordinator itself does this. It may do it at any time, so it is never late.
     "withdrawn": row(NOTHING, **each((STOPPING, *WORKING), "RunReleased")),
     "lose": row(
         **each((FINAL, WAITING, READY), NOTHING), **each((STOPPING, RUNNING, LEASED), "RunLost"),
@@ -118,7 +118,7 @@ def concerned(execution):
 def commands(execution):
     yield "start", Start(1, "c", Origin("w", "f", 1, "v", create_time=BEGIN))
     for id in list(execution.definition.nodes)[:2]:
-        yield "assign", Assign([Grant(execution.target_of(id), "i1", "r")])
+        yield "assign", Assign([AssignedRun(execution.target_of(id), "i1", "r")])
     runs = [(run.number, run.epoch) for run in concerned(execution)]
     for n, e in runs or [(1, 1)] * (execution.seq == 0):
         yield "success", ReportSuccess(n, e, b'{"duration":"60s"}')

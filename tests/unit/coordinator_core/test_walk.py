@@ -1,13 +1,13 @@
-"""How an execution walks its graph."""
+"""An execution walks its graph."""
 
 import json
 
 import pytest
 
-from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Start
+from services.coordinator.core.commands import Assign, AssignedRun, ReportSuccess, Start
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import summary
-from services.coordinator.core.values import BrokenInvariant, Failure, Origin, OutputRef
+from services.coordinator.core.values import BrokenInvariant, FinalError, Origin, OutputRef
 from tests.support.story import Story, begun, chain, edge, events, fields, names, node, started, the_event
 
 
@@ -81,7 +81,7 @@ def test_a_failure_blocks_what_needs_its_success_and_nothing_else():
     story.assign("more")
     finished = the_event("ExecutionFinished", story.succeed("more"))
     assert story.state == "FAILED"
-    assert finished.error == Failure("bad", "BOOM", "bad went wrong 42 times")
+    assert finished.error == FinalError("bad", "BOOM", "bad went wrong 42 times")
     assert summary(story.execution) == (("free", "more"), ("bad",), (), ("next", "last", "both"))
     assert story.execution.output is None
 
@@ -208,7 +208,7 @@ def test_a_fan_out_of_1000_is_joined():
 
     handle(execution, Start(1, "c", Origin("default", "wide", 1, "v")), now)
     while not execution.is_final:
-        handle(execution, Assign([Grant(work, "i", "r") for work in list(execution.ready)[:100]]), now)
+        handle(execution, Assign([AssignedRun(work, "i", "r") for work in list(execution.ready)[:100]]), now)
         for run in list(execution.live.values()):
             handle(execution, ReportSuccess(run.number, run.epoch, b"{}"), now)
     assert execution.output == b'{"all":{}}'

@@ -1,4 +1,4 @@
-"""Every fault of a definition, by name and path; a good one has none; all of them are told at once."""
+"""Every fault of a definition is told by name and path, all at once, and a good definition has none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def faults(document: Any) -> set[tuple[str, str]]:
 
 
 def good() -> dict[str, Any]:
-    """One of everything that the format has."""
+    """A definition with one of everything that the format has."""
     return {
         "name": "order-intake",
         "description": "takes orders in",
@@ -243,7 +243,7 @@ def test_fault_is_found_where_it_is(at: str, value: Any, path: str, reason: str)
             [{"when": "true", "branch": "a"}, {"when": True, "branch": "b"}],
             {("nodes[0].config.cases[1].when", "WRONG_TYPE")},
         ),
-        # Never rendered: the module evaluates each of them as it stands.
+        # These are never rendered: the module evaluates each of them as it stands.
         ("{{ input.cases }}", {("nodes[0].config.cases", "WRONG_TYPE")}),
         ([{"when": "true", "branch": "{{ input.b }}"}], {("nodes[0].config.cases[0].branch", "MALFORMED_BRANCH")}),
         (

@@ -1,5 +1,4 @@
-"""Expressions are as long as the engine of templates finds them, whatever hides their ends, and what is too long is not
-read."""
+"""Expressions are found as the template engine finds them, whatever hides their ends, and long ones are not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cycles and ancestors against a slow and obvious reading of the same words."""
+"""Cycles and ancestors are those that a slow and obvious search finds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ graphs = st.integers(1, 8).flatmap(
 
 
 def reachable(count: int, edges: list[tuple[int, int]], start: int) -> set[int]:
-    """By one edge or more; an edge to itself does not count."""
+    """The nodes that one edge or more lead to. An edge to itself does not count."""
     found: set[int] = set()
     todo = [start]
     while todo:

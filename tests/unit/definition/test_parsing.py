@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +13,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.definition.examination import examine_text
+from windlass.definition.examination import examine_text, warnings_of
 from windlass.definition.faults import place_of
 from windlass.definition.limits import DEFINITION_BYTES_MAX, FAULTS_MAX
 from windlass.definition.parsing import Format, parse
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "definitions.md"
 TEXT = """\
 # takes orders in
 name: intake
@@ -239,3 +242,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         parsed = parse(text, format_)
         assert all(fault.reason and fault.message for fault in parsed.faults)
         assert parsed.document != math.inf
+
+
+def test_example_of_the_page_on_definitions_has_no_fault() -> None:
+    example = re.search(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert example is not None
+    verdict = examine_text(example[1], Format.YAML)
+    assert (list(verdict.faults), list(warnings_of(verdict, ()))) == ([], [])

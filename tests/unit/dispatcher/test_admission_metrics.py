@@ -1,4 +1,4 @@
-"""The log lines of admission at a rate that nobody could read."""
+"""The log lines of admission are limited when nobody could read so many."""
 
 from collections.abc import Iterator, MutableMapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The loops that commit what gathers outside of the batches: none ends unnoticed, and none takes others with it."""
+"""Of the loops that commit items outside of the batches, none ends unnoticed, and none ends others."""
 
 from __future__ import annotations
 

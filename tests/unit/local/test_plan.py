@@ -1,4 +1,4 @@
-"""The plan of `up`: ports as promised, and peers by file."""
+"""The plan of `up` has the promised ports, and names peers by files."""
 
 from pathlib import Path
 

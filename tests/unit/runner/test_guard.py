@@ -1,4 +1,4 @@
-"""Each run is reported, whatever its attempt does: nothing leaves the worker, nothing is held unreported."""
+"""Each run is reported, whatever its attempt does: no exception leaves the worker, and no run stays unreported."""
 
 import asyncio
 import threading
@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from services.runner.app import worker
-from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import Ended, OutputRef, Succeeded
+from services.runner.core.failures import Failure, FailureClass
+from services.runner.core.job import Ended, StoredOutput, Succeeded
 from services.runner.peers.translate import progress_of, report_of
 from tests.support.probe import some
 from tests.support.runner_bench import HANGS_SECONDS, Bench, Desk, a_job
@@ -19,7 +19,7 @@ from windlass.sdk import Branch, Context, ModuleError, PermanentError, Transient
 
 
 class WireDesk(Desk):
-    """Puts each report in the form in which it would leave."""
+    """Encodes each report as it would be sent."""
 
     def report(self, ended: Ended) -> None:
         report_of(ended, "1").SerializeToString()
@@ -43,20 +43,20 @@ class Homemade(ModuleError):
 
 
 @pytest.mark.parametrize(
-    ("error", "error_class", "kind"),
+    ("error", "failure_class", "kind"),
     [
-        (asyncio.CancelledError(), ErrorClass.TRANSIENT, "CancelledError"),
-        (SystemExit(3), ErrorClass.TRANSIENT, "SystemExit"),
-        (ValueError("bad file \udcff"), ErrorClass.PERMANENT, "ValueError"),
-        (PermanentError("x", type=404), ErrorClass.PERMANENT, "404"),  # type: ignore[arg-type]
-        (TransientError("x", retry_after="30"), ErrorClass.TRANSIENT, "TRANSIENT"),  # type: ignore[arg-type]
-        (TransientError("x", retry_after=float("inf")), ErrorClass.TRANSIENT, "TRANSIENT"),
-        (Homemade(), ErrorClass.TRANSIENT, "TRANSIENT"),
+        (asyncio.CancelledError(), FailureClass.TRANSIENT, "CancelledError"),
+        (SystemExit(3), FailureClass.TRANSIENT, "SystemExit"),
+        (ValueError("bad file \udcff"), FailureClass.PERMANENT, "ValueError"),
+        (PermanentError("x", type=404), FailureClass.PERMANENT, "404"),  # type: ignore[arg-type]
+        (TransientError("x", retry_after="30"), FailureClass.TRANSIENT, "TRANSIENT"),  # type: ignore[arg-type]
+        (TransientError("x", retry_after=float("inf")), FailureClass.TRANSIENT, "TRANSIENT"),
+        (Homemade(), FailureClass.TRANSIENT, "TRANSIENT"),
     ],
 )
 @pytest.mark.parametrize("way", ["async", "thread", "inline"])
 async def test_whatever_a_module_raises_is_reported(
-    bench: Bench, error: BaseException, error_class: ErrorClass, kind: str, way: str
+    bench: Bench, error: BaseException, failure_class: FailureClass, kind: str, way: str
 ) -> None:
     def raising(_ctx: Context, _inputs: Any, _config: Any) -> None:
         raise error
@@ -65,7 +65,7 @@ async def test_whatever_a_module_raises_is_reported(
         raise error
 
     bench.registry.declare("test.raises@1", inline=way == "inline")(raising_async if way == "async" else raising)
-    assert await bench.failure(a_job("test.raises@1")) == (error_class, kind)
+    assert await bench.failure(a_job("test.raises@1")) == (failure_class, kind)
     assert bench.worker.going == 0
 
 
@@ -91,7 +91,7 @@ def deep(levels: int) -> Any:
 )
 async def test_what_is_not_json_is_a_permanent_failure(bench: Bench, returned: Any) -> None:
     bench.registry.declare("test.bad@1", inline=True)(lambda _ctx, _inputs, _config: returned)
-    assert await bench.failure(a_job("test.bad@1")) == (ErrorClass.PERMANENT, "OUTPUT_NOT_JSON")
+    assert await bench.failure(a_job("test.bad@1")) == (FailureClass.PERMANENT, "OUTPUT_NOT_JSON")
 
 
 async def test_what_is_as_deep_as_may_be_is_an_output(bench: Bench) -> None:
@@ -102,7 +102,7 @@ async def test_what_is_as_deep_as_may_be_is_an_output(bench: Bench) -> None:
 @pytest.mark.parametrize("label", [5, None, "x" * 256, "\ud800"])
 async def test_a_branch_that_is_no_label_is_a_permanent_failure(bench: Bench, label: Any) -> None:
     bench.registry.declare("test.branch@1", inline=True)(lambda _ctx, _inputs, _config: Branch(label))
-    assert await bench.failure(a_job("test.branch@1")) == (ErrorClass.PERMANENT, "INVALID_BRANCH")
+    assert await bench.failure(a_job("test.branch@1")) == (FailureClass.PERMANENT, "INVALID_BRANCH")
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ async def test_a_branch_that_is_no_label_is_a_permanent_failure(bench: Bench, la
 @pytest.mark.parametrize("module", ["transform@1", "delay@1"])
 async def test_a_template_that_becomes_no_json_fails_its_node(bench: Bench, template: str, module: str) -> None:
     job = a_job(module, config={"duration": 0}, inputs={"a": template}, has_templates=True)
-    assert await bench.failure(job) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
+    assert await bench.failure(job) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
 
 
 async def test_an_output_that_is_gone_fails_the_attempt(bench: Bench) -> None:
-    gone = OutputRef("ab/" + "0" * 64 + ".json", "0" * 64, 3)
+    gone = StoredOutput("ab/" + "0" * 64 + ".json", "0" * 64, 3)
     job = a_job("transform@1", inputs={"a": "{{ nodes.x.output }}"}, has_templates=True, outputs={"x": gone})
-    assert await bench.failure(job) == (ErrorClass.TRANSIENT, "OUTPUT_MISSING")
+    assert await bench.failure(job) == (FailureClass.TRANSIENT, "OUTPUT_MISSING")
 
 
 @pytest.mark.parametrize("module", ["transform@1", "delay@1"])
@@ -125,7 +125,7 @@ async def test_an_output_that_is_gone_fails_the_attempt(bench: Bench) -> None:
     "broken", [{"inputs": b"{nope"}, {"cursor": b"{nope"}, {"config": b"[]", "has_templates": True}]
 )
 async def test_a_grant_that_cannot_be_read_fails_its_attempt(bench: Bench, module: str, broken: dict[str, Any]) -> None:
-    assert await bench.failure(a_job(module, **broken)) == (ErrorClass.TRANSIENT, "INTERNAL")
+    assert await bench.failure(a_job(module, **broken)) == (FailureClass.TRANSIENT, "INTERNAL")
 
 
 async def test_a_cost_that_is_no_number_costs_nothing(bench: Bench) -> None:

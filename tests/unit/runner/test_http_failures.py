@@ -1,4 +1,4 @@
-"""http.request@1 against a server that fails in every way: which class, which type, and when to come back."""
+"""http.request@1 meets a server that fails in every way, and gives the right class, type and time to wait."""
 
 import asyncio
 import contextlib
@@ -9,17 +9,17 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.failures import Failure, FailureClass
 from tests.support.postgres import free_port
 from tests.support.runner_bench import Bench, a_job
 
-# The server's clock is far behind ours; only the difference of the two counts.
+# The server's clock is far behind ours. Only the difference of its two times counts.
 DATE = {"Date": "Sun, 06 Nov 1994 08:49:37 GMT"}
 DATED = DATE | {"Retry-After": "Sun, 06 Nov 1994 08:51:07 GMT"}
 
 
 class Server:
-    """Answers each request with what it was given last."""
+    """Answers each request with the answer that a test has given last."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -63,7 +63,7 @@ async def failure(tmp_path: Any, url: str, *, timeout_seconds: float = 0.0, **co
 async def test_refusal_is_permanent_whatever_it_says_of_later(tmp_path: Any, server: Server) -> None:
     server.status, server.headers = 403, {"Retry-After": "7"}
     found = await failure(tmp_path, server.url)
-    assert found == Failure(ErrorClass.PERMANENT, "HTTP_403", "HTTP 403: no")
+    assert found == Failure(FailureClass.PERMANENT, "HTTP_403", "HTTP 403: no")
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ async def test_trouble_is_transient_and_says_when_to_come_back(
 ) -> None:
     server.status, server.headers = 503, headers
     found = await failure(tmp_path, server.url)
-    assert found == Failure(ErrorClass.TRANSIENT, "HTTP_503", "HTTP 503: no", seconds)
+    assert found == Failure(FailureClass.TRANSIENT, "HTTP_503", "HTTP 503: no", seconds)
 
 
 async def test_connection_that_is_closed_without_an_answer_is_transient(tmp_path: Any, server: Server) -> None:
     server.is_closing = True
     found = await failure(tmp_path, server.url)
-    assert (found.error_class, found.type) == (ErrorClass.TRANSIENT, "HTTP_NETWORK")
+    assert (found.failure_class, found.type) == (FailureClass.TRANSIENT, "HTTP_NETWORK")
 
 
 async def test_answer_that_breaks_off_is_transient(tmp_path: Any) -> None:
@@ -95,12 +95,12 @@ async def test_answer_that_breaks_off_is_transient(tmp_path: Any) -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         found = await failure(tmp_path, f"http://{host}:{port}/")
-    assert (found.error_class, found.type) == (ErrorClass.TRANSIENT, "HTTP_NETWORK")
+    assert (found.failure_class, found.type) == (FailureClass.TRANSIENT, "HTTP_NETWORK")
 
 
 async def test_server_that_is_not_there_is_transient(tmp_path: Any) -> None:
     found = await failure(tmp_path, f"http://127.0.0.1:{free_port()}/")
-    assert (found.error_class, found.type) == (ErrorClass.TRANSIENT, "HTTP_NETWORK")
+    assert (found.failure_class, found.type) == (FailureClass.TRANSIENT, "HTTP_NETWORK")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_answer_that_does_not_come_in_time_is_a_timeout(
 ) -> None:
     server.holds = asyncio.Event()
     found = await failure(tmp_path, server.url, **limits)
-    assert (found.error_class, found.type) == (ErrorClass.TIMEOUT, type_)
+    assert (found.failure_class, found.type) == (FailureClass.TIMEOUT, type_)
     assert found.retry_after_seconds is None
 
 
@@ -125,4 +125,4 @@ async def test_answer_that_does_not_come_in_time_is_a_timeout(
 )
 async def test_address_that_cannot_be_called_is_permanent(tmp_path: Any, url: str, type_: str) -> None:
     found = await failure(tmp_path, url)
-    assert (found.error_class, found.type) == (ErrorClass.PERMANENT, type_)
+    assert (found.failure_class, found.type) == (FailureClass.PERMANENT, type_)

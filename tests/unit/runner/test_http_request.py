@@ -1,4 +1,4 @@
-"""http.request@1 against a server that tells what it was sent."""
+"""http.request@1 meets a server that answers with the request."""
 
 import asyncio
 import subprocess

@@ -21,7 +21,7 @@ async def test_thread_that_returns_when_its_call_is_cancelled_frees_no_second_pl
     call = asyncio.create_task(threads.call(work))
     thread = await begun
     may_return.set()
-    thread.join()  # it tells the event loop, which is held up here until after the cancellation
+    thread.join()  # it calls the event loop, which is blocked here until after the cancellation
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

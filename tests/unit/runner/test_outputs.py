@@ -1,4 +1,4 @@
-"""Large outputs in a directory, whoever writes them."""
+"""Large outputs are kept in a directory, whoever writes them."""
 
 import asyncio
 import fcntl
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runner.core.job import OutputMissing, OutputRef
+from services.runner.core.job import OutputMissing, StoredOutput
 from services.runner.store.outputs import DirectoryOutputs
 
 
@@ -81,7 +81,7 @@ async def test_what_is_above_the_store_may_be_closed_to_a_runner(
 @pytest.mark.parametrize("key", ["ab/" + "0" * 64 + ".json", "../outside.json"])
 async def test_an_output_that_is_not_there_is_missing(tmp_path: Path, key: str) -> None:
     with pytest.raises(OutputMissing):
-        await DirectoryOutputs(tmp_path).get(OutputRef(key, "0" * 64, 3))
+        await DirectoryOutputs(tmp_path).get(StoredOutput(key, "0" * 64, 3))
 
 
 PUTTING = """
@@ -108,7 +108,7 @@ async def test_what_a_killed_writer_left_is_swept_at_the_next_start(tmp_path: Pa
 
 @pytest.fixture
 def stopped_writer(tmp_path: Path) -> Iterator[Path]:
-    """A file as a writer has it that is at its fsync."""
+    """The file of a writer that is at its fsync."""
     left = tmp_path / ".writing" / "a"
     left.parent.mkdir()
     with left.open("xb") as file:

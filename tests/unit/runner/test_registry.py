@@ -1,4 +1,4 @@
-"""A runner's words about its modules."""
+"""A runner says which modules it has, and which are idempotent."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How long an answer asks to wait: in each form of RFC 9110, by one clock, and never for ever."""
+"""An answer asks to wait in any form of RFC 9110, by one clock, and never for ever."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""The window: short work streams, long work is not hoarded."""
+"""With the window, short work streams and long work is not hoarded."""
 
 from services.runner.core.window import AHEAD_MAX, Window
 

@@ -1,4 +1,4 @@
-"""The worker: what it begins, what it hands back, what it says of an outcome."""
+"""The worker begins runs, hands some back, and reports outcomes."""
 
 import asyncio
 import threading
@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import Job, OutputRef, Released, Stopped, Succeeded
+from services.runner.core.failures import Failure, FailureClass
+from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
 from tests.support.runner_bench import Bench, a_job
 from windlass.sdk import Context, TransientError
 
-PERMANENT, TIMEOUT, TRANSIENT = ErrorClass.PERMANENT, ErrorClass.TIMEOUT, ErrorClass.TRANSIENT
+PERMANENT, TIMEOUT, TRANSIENT = FailureClass.PERMANENT, FailureClass.TIMEOUT, FailureClass.TRANSIENT
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_built_in_module_gives_its_output_and_branch(bench: Bench, job: Jo
 
 
 @pytest.mark.parametrize(
-    ("job", "error_class", "kind"),
+    ("job", "failure_class", "kind"),
     [
         (a_job("fail@1"), TRANSIENT, "TRANSIENT"),
         (a_job("fail@1", config={"type": "PERMANENT"}), PERMANENT, "PERMANENT"),
@@ -61,8 +61,8 @@ async def test_built_in_module_gives_its_output_and_branch(bench: Bench, job: Jo
         (a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01), TIMEOUT, "NODE_TIMEOUT"),
     ],
 )
-async def test_failures_have_a_class(bench: Bench, job: Job, error_class: ErrorClass, kind: str) -> None:
-    assert await bench.failure(job) == (error_class, kind)
+async def test_failures_have_a_class(bench: Bench, job: Job, failure_class: FailureClass, kind: str) -> None:
+    assert await bench.failure(job) == (failure_class, kind)
 
 
 async def test_no_more_run_at_once_than_allowed(tmp_path: Any) -> None:
@@ -225,7 +225,7 @@ async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> Non
     big = {"text": "x" * 300_000}
     outcome = await bench.outcome(a_job("transform@1", inputs=big))
     assert isinstance(outcome, Succeeded)
-    assert isinstance(outcome.output, OutputRef)
+    assert isinstance(outcome.output, StoredOutput)
     assert await bench.outputs.get(outcome.output) == orjson.dumps(big)
     ref = outcome.output
     bench.desk.ended.clear()

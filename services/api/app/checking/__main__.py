@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from services.api.app.checking.engine import misfits
-from services.api.app.checking.request import Request
+from services.api.app.checking.request import CheckRequest
 from services.chassis.process.child_limits import ChildLimits, serve
 from windlass.definition.input_schemas import SchemaFault, compiled
 
@@ -26,7 +26,7 @@ def validator(schema: bytes) -> Any:
 
 
 def answered(frame: bytes) -> tuple[bool, bytes]:
-    asked = Request.decoded(frame)
+    asked = CheckRequest.decoded(frame)
     try:
         found = misfits(validator(asked.schema), orjson.loads(asked.document), asked.most)
     except SchemaFault as fault:
@@ -38,7 +38,7 @@ def answered(frame: bytes) -> tuple[bool, bytes]:
 
 
 def limits(frame: bytes) -> ChildLimits:
-    return ChildLimits(Request.decoded(frame).cpu_seconds, MEMORY_BYTES_MAX)
+    return ChildLimits(CheckRequest.decoded(frame).cpu_seconds, MEMORY_BYTES_MAX)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from services.api.app.checking.line import FairLine
-from services.api.app.checking.request import Request
+from services.api.app.checking.request import CheckRequest
 from services.chassis.grpc.errors import DependencyUnavailable, Violation
 from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
 
@@ -26,7 +26,7 @@ TURN_SECONDS_MAX: Final = 5.0
 # The most expensive honest input (256 KiB of fractions against an enum of integers) took half a second, and a caller
 # should have an answer within a second.
 CPU_SECONDS_MAX: Final = 0.8
-# For compiling a schema when its definition is applied.
+# The limits for compiling a schema when its definition is applied.
 COMPILE_CPU_SECONDS_MAX: Final = 0.5
 # Finding all misfits may take far longer than finding the first; beyond this time only the first is answered.
 ALL_CPU_SECONDS_MAX: Final = 0.1
@@ -103,14 +103,14 @@ class Checkers:
         """Why this is no schema that an input could be checked against; None when it is one."""
         try:
             # The empty input is checked too: a schema that refers to itself without end fails for every input.
-            is_good, answer = await self._asked(workspace, Request(schema, b"{}", 1, COMPILE_CPU_SECONDS_MAX))
+            is_good, answer = await self._asked(workspace, CheckRequest(schema, b"{}", 1, COMPILE_CPU_SECONDS_MAX))
         except _OverLimit:
             return "takes too long to compile, or to check even an empty input"
         return None if is_good else answer.decode()
 
     async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
         """The first violations; empty when the document fits."""
-        first = Request(schema, document, 1, CPU_SECONDS_MAX)
+        first = CheckRequest(schema, document, 1, CPU_SECONDS_MAX)
         try:
             found = await self._found(workspace, first)
         except _OverLimit:
@@ -126,13 +126,13 @@ class Checkers:
         while self._idle:
             await self._idle.pop().end()
 
-    async def _found(self, workspace: str, request: Request) -> Sequence[Violation]:
+    async def _found(self, workspace: str, request: CheckRequest) -> Sequence[Violation]:
         is_good, answer = await self._asked(workspace, request)
         if not is_good:
             raise RuntimeError(f"a stored schema is invalid: {answer.decode()}")
         return [Violation(*misfit) for misfit in orjson.loads(answer)]
 
-    async def _asked(self, workspace: str, request: Request) -> tuple[bool, bytes]:
+    async def _asked(self, workspace: str, request: CheckRequest) -> tuple[bool, bytes]:
         try:
             async with self._line.turn(workspace, TURN_SECONDS_MAX), asyncio.timeout(SILENT_SECONDS_MAX):
                 return await self._answered(request.encoded())

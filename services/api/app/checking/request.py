@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 _HEAD: Final = struct.Struct(">fII")
 
 
-class Request(NamedTuple):
+class CheckRequest(NamedTuple):
     schema: bytes
     document: bytes
-    # How many misfits are wanted.
+    # The number of misfits that are wanted.
     most: int
     cpu_seconds: float
 
@@ -17,7 +17,7 @@ class Request(NamedTuple):
         return _HEAD.pack(self.cpu_seconds, self.most, len(self.schema)) + self.schema + self.document
 
     @classmethod
-    def decoded(cls, frame: bytes) -> "Request":
+    def decoded(cls, frame: bytes) -> "CheckRequest":
         cpu_seconds, most, length = _HEAD.unpack_from(frame)
         end = _HEAD.size + length
         return cls(frame[_HEAD.size : end], frame[end:], most, cpu_seconds)

@@ -12,13 +12,13 @@ from typing import Any, get_args
 
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
-from services.coordinator.core.decision import Decision, Refusal, RefusalReason
+from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
 from services.coordinator.core.handlers import leasing, reporting, starting, stopping, timing
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
 
-HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], Refusal | None]] = {
+HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal | None]] = {
     commands.Start: starting.start,
     commands.Adopt: starting.adopt,
     commands.Assign: leasing.assign,
@@ -38,7 +38,7 @@ assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no han
 def handle(execution: Execution, command: commands.Command, now: Instant) -> Decision:
     """The events that follow from the command. They are applied to `execution` when this returns."""
     if execution.seq == 0 and not isinstance(command, commands.Start):
-        return Decision([], Refusal(RefusalReason.NOT_STARTED, "the execution has not started"))
+        return Decision([], CommandRefusal(RefusalReason.NOT_STARTED, "the execution has not started"))
     turn = Turn(execution, now)
     refusal = HANDLERS[type(command)](turn, command)
     if turn.events:

@@ -4,8 +4,8 @@ The death of a runner costs the work one of its deaths, and a run that is handed
 attempt of the retry policy.
 """
 
-from services.coordinator.core.commands import Assign, Grant, LoseRunner, Release
-from services.coordinator.core.decision import Refusal, RefusalReason
+from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release
+from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, RunLeased, RunLost, RunReleased
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX, excess_bytes
 from services.coordinator.core.late_reports import live_run
@@ -15,20 +15,20 @@ from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Error, FailureReason, ReleaseReason, fingerprint
 
 
-def assign(turn: Turn, command: Assign) -> Refusal | None:
+def assign(turn: Turn, command: Assign) -> CommandRefusal | None:
     """All grants or none: work that is not ready means that the caller looked at another state. Work whose inputs are
     too large for any runner gets its run too, and fails with it."""
     execution = turn.execution
     if execution.is_final:
-        return Refusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
+        return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
     if execution.stop is not None:
-        return Refusal(RefusalReason.EXECUTION_STOPPING, "the execution is ending")
+        return CommandRefusal(RefusalReason.EXECUTION_STOPPING, "the execution is ending")
     works = [grant.work for grant in command.grants]
     for work in works:
         if work not in execution.ready:
-            return Refusal(RefusalReason.NOT_READY, f"{work.node.id} is not ready")
+            return CommandRefusal(RefusalReason.NOT_READY, f"{work.node.id} is not ready")
     if len(set(works)) < len(works):
-        return Refusal(RefusalReason.NOT_READY, "the same work twice")
+        return CommandRefusal(RefusalReason.NOT_READY, "the same work twice")
     too_large: list[Work] = []
     for grant in command.grants:
         if not _lease(turn, grant):
@@ -42,7 +42,7 @@ def assign(turn: Turn, command: Assign) -> Refusal | None:
     return None
 
 
-def _lease(turn: Turn, grant: Grant) -> bool:
+def _lease(turn: Turn, grant: AssignedRun) -> bool:
     """False: the inputs of the work are too large for any runner, and its run has none."""
     work, node = grant.work, grant.work.node
     is_deliverable = not excess_bytes(turn.execution, node)
@@ -62,7 +62,7 @@ def _lease(turn: Turn, grant: Grant) -> bool:
     return is_deliverable
 
 
-def release(turn: Turn, command: Release) -> Refusal | None:
+def release(turn: Turn, command: Release) -> CommandRefusal | None:
     is_reported = command.reason is not ReleaseReason.WITHDRAWN
     if not is_reported and command.run not in turn.execution.live:
         # The run was over before it was taken back.
@@ -77,7 +77,7 @@ def release(turn: Turn, command: Release) -> Refusal | None:
     return None
 
 
-def lose_runner(turn: Turn, command: LoseRunner) -> Refusal | None:
+def lose_runner(turn: Turn, command: LoseRunner) -> CommandRefusal | None:
     for run in list(turn.execution.live.values()):
         is_meant = run.is_idempotent or not command.is_idempotent_only
         if run.instance_id == command.instance_id and is_meant:

@@ -1,7 +1,7 @@
 """The first event of an execution, and its change of hands."""
 
 from services.coordinator.core.commands import Adopt, Start
-from services.coordinator.core.decision import Refusal, RefusalReason
+from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, ExecutionAdopted, ExecutionStarted
 from services.coordinator.core.graph import roots
 from services.coordinator.core.handlers.leasing import lose
@@ -9,10 +9,10 @@ from services.coordinator.core.handlers.stopping import order_cancel, order_time
 from services.coordinator.core.turn import Turn
 
 
-def start(turn: Turn, command: Start) -> Refusal | None:
+def start(turn: Turn, command: Start) -> CommandRefusal | None:
     execution, origin = turn.execution, command.origin
     if execution.seq:
-        return Refusal(RefusalReason.ALREADY_STARTED, "the execution has started")
+        return CommandRefusal(RefusalReason.ALREADY_STARTED, "the execution has started")
     timeout = execution.definition.timeout
     deadline = command.deadline or (origin.create_time + timeout if timeout else 0)
     is_late = 0 < deadline <= turn.now
@@ -36,14 +36,14 @@ def start(turn: Turn, command: Start) -> Refusal | None:
     return None
 
 
-def adopt(turn: Turn, command: Adopt) -> Refusal | None:
+def adopt(turn: Turn, command: Adopt) -> CommandRefusal | None:
     """Live runs stay with their runners. Only the runs of dead runners are lost."""
     execution = turn.execution
     if command.epoch <= execution.epoch:
         message = f"epoch {command.epoch} does not follow epoch {execution.epoch}"
-        return Refusal(RefusalReason.STALE_EPOCH, message)
+        return CommandRefusal(RefusalReason.STALE_EPOCH, message)
     if execution.is_final:
-        return Refusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
+        return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
     turn.emit(ExecutionAdopted(turn.now, command.epoch, command.holder))
     for run in list(execution.live.values()):
         if run.instance_id not in command.live:

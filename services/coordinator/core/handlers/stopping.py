@@ -1,26 +1,26 @@
 """Orders to end the execution: by a caller, or by the time. The first order decides what it ends as."""
 
 from services.coordinator.core.commands import Cancel
-from services.coordinator.core.decision import Refusal, RefusalReason
+from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import SECOND, ExecutionState, Failure
+from services.coordinator.core.values import SECOND, ExecutionState, FinalError
 
 
-def cancel(turn: Turn, command: Cancel) -> Refusal | None:
+def cancel(turn: Turn, command: Cancel) -> CommandRefusal | None:
     execution = turn.execution
     if execution.is_final and execution.state is not ExecutionState.CANCELLED:
-        return Refusal(RefusalReason.EXECUTION_FINAL, f"the execution ended as {execution.state}")
+        return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution ended as {execution.state}")
     if not execution.is_final and execution.stop is None:
         order_cancel(turn, command)
     return None
 
 
 def order_cancel(turn: Turn, command: Cancel) -> None:
-    failure = Failure("", "CANCELLED", command.reason)
+    failure = FinalError("", "CANCELLED", command.reason)
     turn.order_stop(ExecutionState.CANCELLED, failure, command.message_id, command.caller)
 
 
 def order_timeout(turn: Turn) -> None:
     timeout = turn.execution.deadline - turn.execution.origin.create_time
     message = f"not done {timeout / SECOND:g} s after it was created"
-    turn.order_stop(ExecutionState.TIMEOUT, Failure("", "TIMEOUT", message))
+    turn.order_stop(ExecutionState.TIMEOUT, FinalError("", "TIMEOUT", message))

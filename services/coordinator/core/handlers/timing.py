@@ -4,7 +4,7 @@ from typing import assert_never
 
 from services.coordinator.core.commands import ReportOfEnd, Tick
 from services.coordinator.core.controls import end_wait
-from services.coordinator.core.decision import Refusal
+from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.events import BackoffEnded, RunCancelled, WaitOutcome
 from services.coordinator.core.handlers.stopping import order_timeout
 from services.coordinator.core.state import Run, Timer, TimerKind, Wait, Work
@@ -12,7 +12,7 @@ from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import SECOND, Error, ErrorClass
 
 
-def tick(turn: Turn, command: Tick) -> Refusal | None:
+def tick(turn: Turn, command: Tick) -> CommandRefusal | None:
     execution = turn.execution
     while (timer := execution.next_timer()) is not None and timer.due <= turn.now:
         _fire(turn, timer, command.random)

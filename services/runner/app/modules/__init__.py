@@ -19,7 +19,7 @@ def import_files(files: Sequence[Path]) -> None:
         name = f"windlass_user_modules_{number}_{file.stem}"
         spec = importlib.util.spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
-            raise FileNotFoundError(f"{file} is no Python file")
+            raise FileNotFoundError(f"{file} is not a Python file")
         loaded = importlib.util.module_from_spec(spec)
         sys.modules[name] = loaded
         spec.loader.exec_module(loaded)

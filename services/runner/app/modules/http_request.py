@@ -26,7 +26,7 @@ import orjson
 
 from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emit_span, parse_traceparent
 from services.runner.app.modules.flow import seconds_of
-from services.runner.core.failures import ErrorClass, of_status, seconds_asked
+from services.runner.core.failures import FailureClass, of_status, seconds_asked
 from windlass.sdk import Context, ModuleTimeout, PermanentError, Registry, TransientError
 from windlass.sdk.registry import Returned
 
@@ -122,7 +122,7 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
     except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
         raise PermanentError(f"{type(error).__name__}: {url}", type="HTTP_INVALID") from None
     except aiohttp.ClientError as error:
-        raise TransientError(f"{type(error).__name__} from {url}", type="HTTP_NETWORK") from None
+        raise TransientError(f"no answer from {url} ({type(error).__name__})", type="HTTP_NETWORK") from None
 
 
 def _body(config: Any, headers: dict[str, str]) -> bytes | None:
@@ -143,11 +143,11 @@ def _body(config: Any, headers: dict[str, str]) -> bytes | None:
 
 async def _output(answer: aiohttp.ClientResponse) -> Returned:
     body = await _bounded_body(answer)
-    error_class = of_status(answer.status)
-    if error_class is not None:
+    failure_class = of_status(answer.status)
+    if failure_class is not None:
         message = f"HTTP {answer.status}: {body[:500].decode('utf-8', 'replace')}"
         kind = f"HTTP_{answer.status}"
-        if error_class is ErrorClass.PERMANENT:
+        if failure_class is FailureClass.PERMANENT:
             raise PermanentError(message, type=kind)
         raise TransientError(message, type=kind, retry_after=_retry_after(answer))
     return {

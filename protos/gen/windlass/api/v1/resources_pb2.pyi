@@ -293,7 +293,7 @@ class Execution(_message.Message):
 
     @_typing.final
     class Summary(_message.Message):
-        """Ids of the nodes by how they ended."""
+        """The ids of the nodes, by their outcome."""
 
         DESCRIPTOR: _descriptor.Descriptor
 

@@ -109,7 +109,7 @@ class ValidateWorkflowRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     SOURCE_FORMAT_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """As in ApplyWorkflowRequest."""
+    """It means the same as in ApplyWorkflowRequest."""
     source_format: _resources_pb2.Workflow.SourceFormat.ValueType
     @_builtins.property
     def definition(self) -> _struct_pb2.Struct:

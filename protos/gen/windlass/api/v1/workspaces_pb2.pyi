@@ -56,7 +56,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     VIEWER: _Role.ValueType  # 1
     """Reads everything but keys."""
     WORKFLOW: _Role.ValueType  # 2
-    """As VIEWER; also applies workflows, and starts and cancels executions."""
+    """Does everything that VIEWER does, applies workflows, and starts and cancels executions."""
     ADMIN: _Role.ValueType  # 3
     """Everything in its workspace, including its keys."""
     RUNNER: _Role.ValueType  # 4
@@ -69,7 +69,7 @@ ROLE_UNSPECIFIED: Role.ValueType  # 0
 VIEWER: Role.ValueType  # 1
 """Reads everything but keys."""
 WORKFLOW: Role.ValueType  # 2
-"""As VIEWER; also applies workflows, and starts and cancels executions."""
+"""Does everything that VIEWER does, applies workflows, and starts and cancels executions."""
 ADMIN: Role.ValueType  # 3
 """Everything in its workspace, including its keys."""
 RUNNER: Role.ValueType  # 4
@@ -414,7 +414,7 @@ class CreateApiKeyRequest(_message.Message):
     """Empty: the caller's own workspace. Required with the system key."""
     role: Global___Role.ValueType
     title: _builtins.str
-    """For people: who has the key, and for what."""
+    """Tells people who has the key, and for what."""
     request_id: _builtins.str
     """Any text that the caller chooses. It is never forgotten. Empty: no repeat is recognised."""
     @_builtins.property

@@ -35,7 +35,7 @@ class ExecutionRecord(_message.Message):
     output: _builtins.bytes
     @_builtins.property
     def execution(self) -> _resources_pb2.Execution:
-        """Without input and output, which are below."""
+        """It has no input and output, which are below."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RunRecord(_message.Message):
     """Empty when `run.output_ref` is set."""
     @_builtins.property
     def run(self) -> _resources_pb2.Run:
-        """Without `output`, which is below."""
+        """It has no `output`, which is below."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class EventRecord(_message.Message):
     details: _builtins.bytes
     @_builtins.property
     def event(self) -> _resources_pb2.Event:
-        """Without `details`, which are below."""
+        """It has no `details`, which are below."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Condition(_message.Message):
     nor a form that it knows. So an older coordinator refuses a newer form and never answers with too many executions.
     """
     value: _builtins.str
-    """Always text: states by name, times as RFC 3339."""
+    """It is always text: states by name, times as RFC 3339."""
     present: _builtins.str
     """True when the execution has this field, named as above."""
     @_builtins.property

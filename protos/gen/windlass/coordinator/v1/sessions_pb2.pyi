@@ -192,7 +192,7 @@ class RunGrant(_message.Message):
 
     @_builtins.property
     def outputs(self) -> _containers.MessageMap[_builtins.str, Global___Output]:
-        """By node id; only the nodes that the templates read."""
+        """The outputs by node id. Only the nodes that the templates read are here."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -342,7 +342,7 @@ class RunReport(_message.Message):
         message: _builtins.str
         @_builtins.property
         def retry_after(self) -> _duration_pb2.Duration:
-            """The next attempt is not made before this time has passed (Retry-After). Absent: by the retry policy alone."""
+            """The next attempt is not made before this time has passed (Retry-After). Absent: the retry policy alone decides."""
 
         def __init__(
             self,
@@ -410,7 +410,7 @@ class RunReport(_message.Message):
     def head(self) -> _session_pb2.ReportHead: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """By the runner's clock; also end_time."""
+        """The time by the runner's clock, as is end_time."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...

@@ -379,7 +379,7 @@ class UsedRequest(_message.Message):
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     request_hash: _builtins.bytes
-    """As in EnqueueItem."""
+    """It means the same as in EnqueueItem."""
     execution_id: _builtins.str
     def __init__(
         self,

@@ -165,7 +165,7 @@ class ExecutionReport(_message.Message):
         PARK_TIME_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def wake_time(self) -> _timestamp_pb2.Timestamp:
-            """By the coordinator's clock. Absent: only a message wakes the execution."""
+            """The time by the coordinator's clock. Absent: only a message wakes the execution."""
 
         @_builtins.property
         def seen_message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

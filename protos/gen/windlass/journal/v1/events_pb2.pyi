@@ -507,7 +507,7 @@ Global___RunLeased: _TypeAlias = RunLeased  # noqa: Y015
 
 @_typing.final
 class RunStarted(_message.Message):
-    """Recorded only for runs that outlast a heartbeat of their runner."""
+    """The runner said that the work began. Only runs that outlast a heartbeat have this event."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -518,7 +518,7 @@ class RunStarted(_message.Message):
     run: _builtins.int
     start_time: _builtins.int
     backstop_time: _builtins.int
-    """Replaces that of the lease."""
+    """It replaces the backstop of the lease."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     def __init__(
@@ -644,7 +644,7 @@ class RunSucceeded(_message.Message):
     branch: _builtins.str
     """Empty: none was named."""
     start_time: _builtins.int
-    """By the runner's clock. 0: the runner did not say."""
+    """The time by the runner's clock. 0: the runner did not say."""
     end_time: _builtins.int
     inputs_hash: _builtins.bytes
     """SHA-256 of canonical JSON."""
@@ -759,7 +759,7 @@ class RunFailed(_message.Message):
     THEN_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     fingerprint: _builtins.str
-    """Equal for failures that a person would call the same."""
+    """It is equal for failures that a person would call the same."""
     start_time: _builtins.int
     end_time: _builtins.int
     inputs_hash: _builtins.bytes
@@ -937,7 +937,7 @@ class LateReportRejected(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     epoch: _builtins.int
-    """As the report said."""
+    """The epoch that the report named."""
     report: _builtins.str
     """The kind of report."""
     @_builtins.property

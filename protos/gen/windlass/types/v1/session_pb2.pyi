@@ -116,7 +116,7 @@ class Attach(_message.Message):
     MODULES_FIELD_NUMBER: _builtins.int
     IDEMPOTENT_MODULES_FIELD_NUMBER: _builtins.int
     holder: _builtins.str
-    """Stable name of the process, for people: "coordinator-0", a host name. Not an identity."""
+    """A stable name of the process for people, like "coordinator-0" or a host name. It is not an identity."""
     instance_id: _builtins.str
     """The identity that leases name. New at every process start and after every refused renewal."""
     version: _builtins.str
@@ -140,9 +140,9 @@ class Attach(_message.Message):
 
     @_builtins.property
     def idempotent_modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Those of these modules (or of the default set) whose work may be done twice under one effect key without harm. When
-        this holder is gone, such work is granted elsewhere about 1 s later, and it is not waited for while the holder is out
-        of reach. Other work is granted again only when its lease has run out. Absent: none.
+        """The modules of this list (or of the default set) whose work may be done twice under one effect key without harm.
+        When this holder is gone, such work is granted elsewhere about 1 s later, and it is not waited for while the holder
+        is out of reach. Other work is granted again only when its lease has run out. Absent: none.
         """
 
     def __init__(
@@ -637,7 +637,7 @@ class ServerControl(_message.Message):
 
     @_builtins.property
     def fault(self) -> Global___Fault:
-        """Only in the last frame."""
+        """It is only in the last frame."""
 
     def __init__(
         self,
