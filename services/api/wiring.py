@@ -155,6 +155,7 @@ class ApiService:
             ("admissions", self._watcher.run),
             ("changes", listener.run),
             ("limits", limits.run),
+            ("keys of open calls", self.server.check_keys),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 

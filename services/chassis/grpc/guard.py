@@ -24,6 +24,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from services.chassis.grpc.errors import Refusal, status_code, status_of, trailers_of
+from services.chassis.grpc.long_calls import LongCalls
 from services.chassis.grpc.validation import decode, prepare, validate
 from services.chassis.identity import callers
 from services.chassis.identity.callers import CallerKind, Identity, Rule
@@ -39,6 +40,8 @@ Handler: TypeAlias = Callable[[Any, RpcCall], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
 # The parser reads no more than this for a caller without a key.
 OPEN_BYTES_MAX: Final = 64 * 1024
+# The key of a call that may take longer than this is checked again while it lasts.
+LONG_SECONDS: Final = 30.0
 # The limit of open calls, streams included, of one method that needs no key. A server can serve far more.
 OPEN_CALLS_MAX: Final = 1_000
 
@@ -67,6 +70,12 @@ class Guard:
         self._credential = credential
         self._sampler = sampler
         self._open_calls: Counter[str] = Counter()
+        self._long_calls = LongCalls()
+
+    async def check_keys(self) -> None:
+        """For ever: end the long calls whose key is no longer valid."""
+        assert self._keys is not None
+        await self._long_calls.check_keys(self._keys)
 
     def with_rules(self, rules: Mapping[str, Rule]) -> Guard:
         """The same guard with rules for further methods."""
@@ -93,7 +102,8 @@ class Guard:
             refuses_nul=not rule.judges_text,
             items_max=rule.items_max,
         )
-        work = _work(behaviour, None if handler.request_streaming else decoded)
+        is_long = not rule.is_open and (rule.seconds_max is None or rule.seconds_max > LONG_SECONDS)
+        work = _work(behaviour, None if handler.request_streaming else decoded, self._long_calls if is_long else None)
         is_unary = not (handler.request_streaming or handler.response_streaming)
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -234,26 +244,40 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None) -> Handler:
+def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None, long_calls: LongCalls | None) -> Handler:
     """Reads a single request with `decoded`, or leaves a stream of requests to the handler; then runs the handler."""
-    is_generator = inspect.isasyncgenfunction(behaviour)
+    answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
+    if decoded is None:
+        return answer  # type: ignore[no-any-return]
 
-    async def work(requests: Any, context: RpcCall) -> Any:
-        if decoded is not None:
-            raw: Any = await context.read()
-            if raw is grpc.aio.EOF:
-                raise Refusal("INVALID_REQUEST", "the call ended without a request")
-            requests = decoded(raw)
-            validate(requests)
-        if is_generator:
-            # The generator is closed as soon as the caller goes, not when it is collected.
-            async with contextlib.aclosing(behaviour(requests, context)) as responses:
-                async for response in responses:
-                    await context.write(response)
-            return None
-        return await behaviour(requests, context)
+    async def work(_: Any, context: RpcCall) -> Any:
+        raw: Any = await context.read()
+        if raw is grpc.aio.EOF:
+            raise Refusal("INVALID_REQUEST", "the call ended without a request")
+        request = decoded(raw)
+        validate(request)
+        if long_calls is not None and (key := _key(context)) is not None:
+            return await long_calls.run(key, answer(request, context))
+        return await answer(request, context)
 
     return work
+
+
+def _streamed(behaviour: Any) -> Handler:
+    async def write_all(request: Any, context: RpcCall) -> None:
+        # The generator is closed as soon as the caller goes, not when it is collected.
+        async with contextlib.aclosing(behaviour(request, context)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    return write_all
+
+
+def _key(context: RpcCall) -> str | None:
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            return str(value)[len(_BEARER) :].strip()
+    return None
 
 
 def _has_time(context: RpcCall, seconds_max: float | None) -> bool:

@@ -159,6 +159,10 @@ class GrpcServer(grpc.aio.Server):
         for service, handlers in reflection.handlers(self._services).items():
             self.add_registered_method_handlers(service, handlers)
 
+    async def check_keys(self) -> None:
+        """For ever: end the long calls whose key is no longer valid."""
+        await self._guard.check_keys()
+
     async def stop(self, grace: float | None) -> None:
         """Refuse new RPCs at once, and give `grace` seconds to those that are running."""
         self.health.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,11 +11,16 @@ from pathlib import Path
 import grpc
 import pytest_asyncio
 
+from services.api.app.key_material import key_hash
+from services.api.app.ports import NewKey
 from services.api.config import ApiSettings
 from services.api.store.bootstrap import FirstKeys, bootstrap
+from services.api.store.keys import PostgresKeys
 from services.api.wiring import ApiService
-from services.chassis.identity.callers import ServiceCredential
-from tests.support.postgres import Database, PostgresCluster
+from services.chassis.identity.callers import CallerKind, Identity, ServiceCredential
+from services.chassis.postgres.database import Database
+from tests.support.postgres import Database as TestDatabase
+from tests.support.postgres import PostgresCluster
 from tests.support.running_services import started
 
 SECRET = "a secret of the tests, long enough"
@@ -38,7 +44,7 @@ class RunningApi:
 
 @asynccontextmanager
 async def running_api(
-    database: Database, directory: Path, *, dispatchers: str = "", coordinators: str = ""
+    database: TestDatabase, directory: Path, *, dispatchers: str = "", coordinators: str = ""
 ) -> AsyncIterator[RunningApi]:
     secret_file = directory / "service.secret"
     secret_file.write_text(SECRET)
@@ -69,3 +75,13 @@ async def api(postgres: PostgresCluster, tmp_path_factory) -> AsyncIterator[Runn
     async with running_api(database, tmp_path_factory.mktemp("api")) as made:
         yield made
     await postgres.drop(database)
+
+
+async def make_key(api: RunningApi, key: str, role: str, *, workspace: str = "default") -> str:
+    """The id of the key that is made."""
+    database = Database(api.url, name="test")
+    new = NewKey(uuid.uuid4(), key_hash(key), role, workspace, key, None)
+    made = await PostgresKeys(database).add(Identity(CallerKind.SYSTEM, "test"), new)
+    await database.close()
+    assert made is not None
+    return made.key_id

@@ -5,21 +5,18 @@ A new method is tested here by itself, because its author does not choose its an
 
 from __future__ import annotations
 
-import uuid
 from datetime import UTC, datetime, timedelta
 
 import grpc
 import psycopg
 import pytest
 
-from services.api.app.key_material import key_hash
-from services.api.app.ports import NewKey
 from services.api.rpc.allowed_callers import RULES
 from services.api.store.keys import PostgresKeys
 from services.chassis.grpc.errors import RemoteError, remote_error
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.postgres.database import Database
-from tests.integration.api.conftest import RunningApi
+from tests.integration.api.conftest import RunningApi, make_key
 from tests.support.api import answer_to, path_of
 from tests.unit.api.test_api_rules import FILES
 from windlass.api.v1 import executions_pb2, executions_pb2_grpc, workspaces_pb2, workspaces_pb2_grpc
@@ -52,16 +49,6 @@ async def test_key_that_is_unknown_or_malformed_is_refused(api: RunningApi, key:
     metadata = [("authorization", f"Bearer {key}".encode("ascii", "replace").decode())]
     for method in METHODS:
         assert shown(await refusal(api, method, metadata)) == ("UNAUTHENTICATED", "KEY_INVALID")
-
-
-async def make_key(api: RunningApi, key: str, role: str, *, workspace: str = "default") -> str:
-    """The id of the key that is made."""
-    database = Database(api.url, name="test")
-    new = NewKey(uuid.uuid4(), key_hash(key), role, workspace, key, None)
-    made = await PostgresKeys(database).add(Identity(CallerKind.SYSTEM, "test"), new)
-    await database.close()
-    assert made is not None
-    return made.key_id
 
 
 async def test_every_method_refuses_an_expired_key(api: RunningApi) -> None:

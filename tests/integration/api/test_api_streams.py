@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psycopg
 import pytest
 import pytest_asyncio
 from google.protobuf import json_format
 from prometheus_client import REGISTRY
 
 from services.chassis.grpc.errors import RemoteError, remote_error
-from tests.integration.api.conftest import RunningApi, running_api
+from tests.integration.api.conftest import RunningApi, make_key, running_api
 from tests.support.postgres import PostgresCluster, free_port
 from tests.support.probe import until
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
@@ -132,6 +133,7 @@ class World:
     def __init__(self, api: RunningApi, peers: list[ScriptedDispatcher], coordinator: ScriptedCoordinator) -> None:
         self.dispatchers = peers
         self.coordinator = coordinator
+        self.api = api
         self.channel = api.channel()
         self.metadata = api.bearer(api.keys.admin)
         self.executions = ExecutionServiceStub(self.channel)
@@ -285,6 +287,39 @@ async def test_waiting_start_learns_that_it_was_never_admitted(world: World) -> 
     execution = (await waiting).execution
     assert (execution.state, execution.error.type) == (Execution.FAILED, "ADMISSION")
     assert execution.error.message.startswith("VERSION_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("UPDATE api_keys SET revoke_time = now() WHERE key_id = %s", "KEY_INVALID"),
+        ("UPDATE api_keys SET expire_time = now() + interval '1 s' WHERE key_id = %s", "KEY_EXPIRED"),
+    ],
+)
+async def test_a_watch_and_a_waiting_start_end_with_their_key(world: World, statement: str, reason: str) -> None:
+    key_id = await make_key(world.api, "of a person who leaves", "WORKFLOW")
+    leaver = world.api.bearer("of a person who leaves")
+    watched = (await world.start()).execution.id
+    world.coordinator.commit(watched)
+    watch = world.executions.WatchExecution(
+        executions_pb2.WatchExecutionRequest(execution_id=watched), metadata=leaver, timeout=60
+    )
+    start = json_format.ParseDict({"workflow": "one", "wait": "60s"}, executions_pb2.StartExecutionRequest())
+    waiting = [
+        asyncio.ensure_future(watch.read()),
+        world.executions.StartExecution(start, metadata=leaver, timeout=60),
+        world.executions.StartExecution(start, metadata=leaver),
+    ]
+    staying = asyncio.ensure_future(world.executions.StartExecution(start, metadata=world.metadata, timeout=60))
+    await until(lambda: len(sent(world)) == 4 and watched in world.coordinator.subscriptions, 10, "all to wait")
+    async with await psycopg.AsyncConnection.connect(world.api.url) as connection:
+        await connection.execute(statement, (key_id,))
+    async with asyncio.timeout(20):
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+    errors = [remote_error(each) for each in ended if isinstance(each, grpc.aio.AioRpcError)]
+    assert [(each.code.name, each.reason) for each in errors] == [("UNAUTHENTICATED", reason)] * 3
+    assert not staying.done()
+    staying.cancel()
 
 
 async def test_limits_reach_every_dispatcher(world: World) -> None:
