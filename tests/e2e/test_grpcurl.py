@@ -87,16 +87,17 @@ def calls(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, l
     return made
 
 
-async def test_every_service_tells_what_it_serves(calls: dict[str, list[Call]]) -> None:
+async def test_every_process_tells_what_it_serves_to_callers_with_a_key(calls: dict[str, list[Call]]) -> None:
     own = [
         "windlass.api.v1.ExecutionService",
-        "windlass.dispatcher.v1.CoordinatorSessions",
+        "grpc.channelz.v1.Channelz",
         "windlass.coordinator.v1.RunnerSessions",
         "grpc.health.v1.Health",
     ]
     for call, service in zip(calls["list"], own, strict=True):
         listed = call.out.split()
         assert service in listed
+        assert not {"windlass.catalog.v1.CatalogService", "windlass.coordinator.v1.ReadService"} & {*listed}
         assert {"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"} < {*listed}
 
 

@@ -13,6 +13,7 @@ from services.chassis.session.store import EndedInstance
 
 @dataclass(slots=True)
 class _Row:
+    opened_by: str
     holder: str
     lease_until: datetime
     heard_time: datetime
@@ -33,10 +34,10 @@ class MemorySessionStore:
         self._second_look = timedelta(seconds=timing.second_look)
         self._rows: dict[str, _Row] = {}
 
-    async def open(self, attach: Attach) -> bool:
+    async def open(self, attach: Attach, caller: str) -> bool:
         now = await self.now()
-        row = self._rows.setdefault(attach.instance_id, _Row(attach.holder, now, now))
-        return self._renew(row, now)
+        row = self._rows.setdefault(attach.instance_id, _Row(caller, attach.holder, now, now))
+        return row.opened_by == caller and self._renew(row, now)
 
     async def renew(self, instance_ids: Iterable[str]) -> set[str]:
         now = await self.now()

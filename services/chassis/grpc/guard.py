@@ -77,6 +77,11 @@ class Guard:
         assert self._keys is not None
         await self._long_calls.check_keys(self._keys)
 
+    def is_only_for_services(self, service: str) -> bool:
+        """No key opens any method of this service."""
+        rules = [rule for method, rule in self._rules.items() if method.startswith(f"/{service}/")]
+        return all(rule.is_only_for_services for rule in rules)
+
     def with_rules(self, rules: Mapping[str, Rule]) -> Guard:
         """The same guard with rules for further methods."""
         return Guard({**self._rules, **rules}, keys=self._keys, credential=self._credential, sampler=self._sampler)
@@ -248,7 +253,7 @@ def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None, long_calls: Lo
     """Reads a single request with `decoded`, or leaves a stream of requests to the handler; then runs the handler."""
     answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
     if decoded is None:
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     async def work(_: Any, context: RpcCall) -> Any:
         raw: Any = await context.read()

@@ -156,7 +156,9 @@ class GrpcServer(grpc.aio.Server):
     def _add_own_services(self) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self)
         channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), self)
-        for service, handlers in reflection.handlers(self._services).items():
+        # What only our own processes may call is nobody else's business.
+        described = [each for each in self._services if not self._guard.is_only_for_services(each)]
+        for service, handlers in reflection.handlers(described).items():
             self.add_registered_method_handlers(service, handlers)
 
     async def check_keys(self) -> None:

@@ -38,6 +38,11 @@ class Identity(NamedTuple):
     title: str = ""  # the title of the key, for people
 
     @property
+    def who(self) -> str:
+        """The same text for the same key, or for the processes of the same service."""
+        return f"{self.kind.value}:{self.name}"
+
+    @property
     def grade(self) -> str:
         """The form that rules use: `member:ADMIN`, `service:api`, `system`, `runner`."""
         if self.kind is CallerKind.MEMBER:
@@ -103,6 +108,10 @@ class Rule:
         proto has no rule for each list. The members are counted before anything else reads them.
         """
         return replace(self, items_max=items_max)
+
+    @property
+    def is_only_for_services(self) -> bool:
+        return not self.is_open and all(grade.startswith("service:") for grade in self.allow)
 
     def allows(self, identity: Identity) -> bool:
         return self.is_open or identity.grade in self.allow

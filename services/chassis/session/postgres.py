@@ -39,11 +39,12 @@ class PostgresSessionStore:
         self._sweep = _SWEEP.format(table=table)
         self._ended_among = _ENDED_AMONG.format(table=table)
 
-    async def open(self, attach: Attach) -> bool:
+    async def open(self, attach: Attach, caller: str) -> bool:
         labels = {"labels": dict(attach.labels), "modules": list(attach.modules), "capacity": attach.capacity}
         crash_point("session.open.before_commit")
+        labels_json = orjson.dumps(labels).decode()
         rows = await self._fetch(
-            self._open, (attach.instance_id, attach.holder, attach.version, orjson.dumps(labels).decode(), self._term)
+            self._open, (attach.instance_id, caller, attach.holder, attach.version, labels_json, self._term)
         )
         crash_point("session.open.after_commit")
         return bool(rows)
@@ -83,15 +84,16 @@ class PostgresSessionStore:
 _SECONDS = "%s::float8 * interval '1 second'"
 
 _OPEN = f"""
-INSERT INTO {{table}} AS t (instance_id, holder, version, labels, state, lease_until, heard_time, open_time)
-SELECT i.instance_id, i.holder, i.version, i.labels, 'LIVE', clock_timestamp() + i.term, clock_timestamp(),
-       clock_timestamp()
-FROM (SELECT %s::text AS instance_id, %s::text AS holder, %s::text AS version, %s::text::jsonb AS labels,
-             {_SECONDS} AS term) i
+INSERT INTO {{table}} AS t
+  (instance_id, opened_by, holder, version, labels, state, lease_until, heard_time, open_time)
+SELECT i.instance_id, i.opened_by, i.holder, i.version, i.labels, 'LIVE', clock_timestamp() + i.term,
+       clock_timestamp(), clock_timestamp()
+FROM (SELECT %s::text AS instance_id, %s::text AS opened_by, %s::text AS holder, %s::text AS version,
+             %s::text::jsonb AS labels, {_SECONDS} AS term) i
 ON CONFLICT (instance_id) DO UPDATE
 SET lease_until = excluded.lease_until, heard_time = excluded.heard_time, suspect_time = NULL,
     labels = excluded.labels
-WHERE t.state = 'LIVE'
+WHERE t.state = 'LIVE' AND t.opened_by = excluded.opened_by
 RETURNING t.instance_id
 """
 

@@ -158,7 +158,7 @@ class SessionRegistry:
         attach = session.attach
         try:
             refused = await self._owner.admit(attach)
-            is_open = await self._store.open(attach)
+            is_open = await self._store.open(attach, caller().who)
         except AttachRefused as refusal:
             session.close(refusal.reason, refusal.message)
         except DependencyUnavailable as away:

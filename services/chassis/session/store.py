@@ -21,8 +21,8 @@ class EndedInstance(NamedTuple):
 class SessionStore(Protocol):
     """Raises DependencyUnavailable when it cannot be asked. Then no instance may be judged."""
 
-    async def open(self, attach: Attach) -> bool:
-        """Make the instance LIVE, or renew it when it is LIVE. False: it has ENDED."""
+    async def open(self, attach: Attach, caller: str) -> bool:
+        """Make the instance LIVE, or renew it when it is LIVE. False: it has ENDED, or another caller has opened it."""
         ...
 
     async def renew(self, instance_ids: Iterable[str]) -> set[str]:

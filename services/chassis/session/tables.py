@@ -11,8 +11,8 @@ def session_table(name: str, metadata: MetaData) -> Table:
         name,
         metadata,
         *key(Text, "instance_id"),
-        # `state` is LIVE or ENDED.
-        *needed(Text, "holder version state"),
+        # `opened_by` is the caller whose instance it is: nobody else can attach under its id. `state` is LIVE or ENDED.
+        *needed(Text, "opened_by holder version state"),
         # {"labels": {…}, "modules": […], "capacity": n}
         *needed(JSONB, "labels"),
         *needed(TIME, "lease_until heard_time open_time"),

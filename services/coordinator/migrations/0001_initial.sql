@@ -138,6 +138,7 @@ SELECT make_partitions(now() + interval '1 month');
 -- The runner instances that are or were connected. services/chassis/session/postgres.py explains the columns.
 CREATE TABLE runner_sessions (
     instance_id text PRIMARY KEY,
+    opened_by text NOT NULL,
     holder text NOT NULL,
     version text NOT NULL,
     labels jsonb NOT NULL,

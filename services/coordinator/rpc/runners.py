@@ -52,20 +52,20 @@ class SessionRunners:
     # ── SessionOwner ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def admit(self, attach: Attach) -> Sequence[Refused]:
-        identity = caller()
-        present = self.registry.of_instance(attach.instance_id)
-        if present is not None and present.data.workspace != identity.workspace:
-            raise AttachRefused("INSTANCE_TAKEN", "this instance_id is another runner's; take a fresh one")
         if any(not _is_module(name) for name in (*attach.modules, *attach.idempotent_modules)):
             raise AttachRefused("MODULE_INVALID", "modules are named like http.request@1")
-        return [refused for lease in attach.held if (refused := self._judge(lease.lease_id, lease.epoch, attach))]
+        scope = RunnerScope(attach, caller())
+        return [each for lease in attach.held if (each := self._judge(lease.lease_id, lease.epoch, attach, scope))]
 
-    def _judge(self, lease_id: str, epoch: int, attach: Attach) -> Refused | None:
+    def _judge(self, lease_id: str, epoch: int, attach: Attach, scope: RunnerScope) -> Refused | None:
         """Judges leases of executions that are owned here; other leases stand until the owner judges them. A run with
-        a number beyond our journal was leased by the next owner: we have lost the execution and do not know it yet."""
+        a number beyond our journal was leased by the next owner: we have lost the execution and do not know it yet.
+        An execution of another workspace gets no answer either, so that nobody learns what others run."""
         execution_id, number = split_run_id(lease_id)
         owned = self._executions.by_id.get(execution_id)
         if owned is None or owned.execution is None or number > len(owned.execution.runs):
+            return None
+        if not scope.serves(owned.start.origin.workspace):
             return None
         run = owned.execution.live.get(number)
         if run is not None and run.epoch == epoch and run.instance_id == attach.instance_id:

@@ -94,6 +94,7 @@ CREATE INDEX mailbox_of ON mailbox (execution_id);
 -- The instances of coordinators. A lease lives as long as its holder's instance (services/chassis/session/postgres.py).
 CREATE TABLE coordinator_sessions (
   instance_id  text PRIMARY KEY,
+  opened_by    text NOT NULL,
   holder       text NOT NULL,
   version      text NOT NULL,
   labels       jsonb NOT NULL,

@@ -83,9 +83,9 @@ def attach(instance_id: str) -> Attach:
 
 
 async def test_first_attach_opens_and_a_second_renews(world: World):
-    assert await world.store.open(attach("i"))
+    assert await world.store.open(attach("i"), "key")
     await world.wait(TIMING.term + 1)
-    assert await world.store.open(attach("i"))
+    assert await world.store.open(attach("i"), "key")
     assert await world.store.sweep() == []
     await world.wait(SECOND_LOOK + 1)
     assert await world.store.sweep() == []
@@ -93,23 +93,29 @@ async def test_first_attach_opens_and_a_second_renews(world: World):
 
 
 async def test_renewal_refuses_the_unknown_and_the_ended_alone(world: World):
-    await world.store.open(attach("lives"))
-    await world.store.open(attach("ended"))
+    await world.store.open(attach("lives"), "key")
+    await world.store.open(attach("ended"), "key")
     await world.store.end_if_unheard("ended", await world.store.now())
     assert await world.store.renew(["lives", "ended", "unknown"]) == {"ended", "unknown"}
     assert await world.store.renew([]) == set()
 
 
+async def test_instance_belongs_to_the_caller_that_opened_it(world: World):
+    await world.store.open(attach("i"), "key")
+    assert not await world.store.open(attach("i"), "another key")
+    assert await world.store.open(attach("i"), "key")
+
+
 async def test_ended_instance_never_comes_back(world: World):
-    await world.store.open(attach("i"))
+    await world.store.open(attach("i"), "key")
     await world.store.end_if_unheard("i", await world.store.now())
-    assert not await world.store.open(attach("i"))
+    assert not await world.store.open(attach("i"), "key")
     assert await world.store.renew(["i"]) == {"i"}
     assert [each.instance_id for each in await world.store.ended_among(["i"])] == ["i"]
 
 
 async def test_closed_instance_ends_when_nobody_heard_it_since(world: World):
-    await world.store.open(attach("i"))
+    await world.store.open(attach("i"), "key")
     await world.wait(3.0)
     closed_time = await world.store.now()
     ended = some(await world.store.end_if_unheard("i", closed_time))
@@ -120,7 +126,7 @@ async def test_closed_instance_ends_when_nobody_heard_it_since(world: World):
 
 
 async def test_closed_instance_lives_when_it_was_heard_since(world: World):
-    await world.store.open(attach("i"))
+    await world.store.open(attach("i"), "key")
     closed_time = await world.store.now()
     await world.wait(0.001)
     assert await world.store.renew(["i"]) == set()
@@ -135,7 +141,7 @@ async def test_unknown_instance_is_neither_closed_nor_alive(world: World):
 
 
 async def test_sweep_ends_the_silent_at_its_second_look(world: World):
-    await world.store.open(attach("silent"))
+    await world.store.open(attach("silent"), "key")
     await world.wait(TIMING.term - 1)
     assert await world.store.sweep() == []
     await world.wait(2)
@@ -151,7 +157,7 @@ async def test_sweep_ends_the_silent_at_its_second_look(world: World):
 
 
 async def test_beat_after_the_first_look_clears_the_suspicion(world: World):
-    await world.store.open(attach("late"))
+    await world.store.open(attach("late"), "key")
     await world.wait(TIMING.term + 1)
     await world.store.sweep()
     assert await world.store.renew(["late"]) == set()
@@ -164,7 +170,7 @@ async def test_beat_after_the_first_look_clears_the_suspicion(world: World):
 
 async def test_ended_are_found_among_many(world: World):
     for name in ("a", "b", "c"):
-        await world.store.open(attach(name))
+        await world.store.open(attach(name), "key")
     await world.store.end_if_unheard("b", await world.store.now())
     assert [each.instance_id for each in await world.store.ended_among(["a", "b", "c"])] == ["b"]
     assert await world.store.ended_among([]) == []
@@ -174,7 +180,7 @@ async def test_replicas_renew_overlapping_holders_at_once(world: World):
     """Every replica's statement succeeds, in whatever order it names the holders."""
     names = [f"i{number}" for number in range(50)]
     for name in names:
-        await world.store.open(attach(name))
+        await world.store.open(attach(name), "key")
     orders = [names, names[::-1], sorted(names, key=lambda name: name[::-1]), names[25:] + names[:25]]
     for _ in range(10):
         refused = await asyncio.gather(*(world.store.renew(order) for order in orders), world.store.sweep())

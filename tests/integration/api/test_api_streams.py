@@ -305,12 +305,14 @@ async def test_a_watch_and_a_waiting_start_end_with_their_key(world: World, stat
         executions_pb2.WatchExecutionRequest(execution_id=watched), metadata=leaver, timeout=60
     )
     start = json_format.ParseDict({"workflow": "one", "wait": "60s"}, executions_pb2.StartExecutionRequest())
-    waiting = [
+    waiting: list[Any] = [
         asyncio.ensure_future(watch.read()),
         world.executions.StartExecution(start, metadata=leaver, timeout=60),
         world.executions.StartExecution(start, metadata=leaver),
     ]
-    staying = asyncio.ensure_future(world.executions.StartExecution(start, metadata=world.metadata, timeout=60))
+    staying: asyncio.Future[Any] = asyncio.ensure_future(
+        world.executions.StartExecution(start, metadata=world.metadata, timeout=60)
+    )
     await until(lambda: len(sent(world)) == 4 and watched in world.coordinator.subscriptions, 10, "all to wait")
     async with await psycopg.AsyncConnection.connect(world.api.url) as connection:
         await connection.execute(statement, (key_id,))

@@ -16,7 +16,7 @@ from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.health import HealthBoard
 from services.chassis.grpc.reflection import METHOD, V1, V1ALPHA
 from services.chassis.grpc.server import GrpcServer, ServerLimits
-from services.chassis.identity.callers import members
+from services.chassis.identity.callers import members, services
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
 
 SHOP = "shoes.v1.ShopService"
@@ -89,6 +89,20 @@ async def test_reflection_tells_everything_to_anyone(counter: Counter, name: str
         answer = await ask(file_containing_symbol=unknown)
         assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
     await call.done_writing()
+
+
+async def test_reflection_keeps_what_only_services_call_to_itself(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(services("till"))) as counter:
+        call = counter.channel().stream_stream(
+            f"/{V1}/{METHOD}",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        answer = await call.read()
+        listed = {each.name for each in answer.list_services_response.service}
+        assert {V1, V1ALPHA, "grpc.health.v1.Health", "grpc.channelz.v1.Channelz"} == listed
+        await call.done_writing()
 
 
 # The stubs of these two libraries are typed for synchronous channels, or not at all.

@@ -50,7 +50,7 @@ class World:
 
 async def test_silent_instance_is_ended_at_the_second_look():
     world = World()
-    await world.store.open(Attach("holder", "i", 1))
+    await world.store.open(Attach("holder", "i", 1), "key")
     await world.after(TERM + 0.1)
     assert world.ended == []
     await world.after(LOOK)
@@ -69,7 +69,7 @@ async def test_nothing_is_swept_for_a_term_after_the_start():
 
 async def test_outage_ends_nobody():
     world = World()
-    await world.store.open(Attach("holder", "i", 1))
+    await world.store.open(Attach("holder", "i", 1), "key")
     await world.after(TERM - 1)
     await world.store.renew(["i"])
     await world.after(2)
@@ -104,7 +104,7 @@ async def test_slow_database_counts_as_an_outage():
 async def test_watched_instances_are_asked_after_even_when_nothing_may_be_swept():
     world = World()
     for name in ("ended", "lives"):
-        await world.store.open(Attach("holder", name, 1))
+        await world.store.open(Attach("holder", name, 1), "key")
     await world.store.end_if_unheard("ended", await world.store.now())
     world.watched = {"ended", "lives"}
     await world.after(0.1)
@@ -114,7 +114,7 @@ async def test_watched_instances_are_asked_after_even_when_nothing_may_be_swept(
 
 async def test_instance_that_is_swept_and_watched_is_told_once():
     world = World()
-    await world.store.open(Attach("holder", "i", 1))
+    await world.store.open(Attach("holder", "i", 1), "key")
     world.watched = {"i"}
     await world.after(TERM + 0.1)
     await world.after(LOOK)

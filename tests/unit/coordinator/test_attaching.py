@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.lease.frames import Attach, Lease, Refused
 from services.chassis.session.owners import AttachRefused
 from services.coordinator.app.owned_execution import OwnedExecution
@@ -58,3 +59,11 @@ async def test_run_that_is_over_is_the_runners_no_longer() -> None:
 async def test_run_beyond_what_is_known_here_is_left_to_its_holder() -> None:
     """A coordinator that was stopped during a take-over hears of later runs before it hears of its loss."""
     assert await judged(begun(), Lease(f"{ID}.2", 9)) == []
+
+
+async def test_nobody_learns_which_executions_of_others_are_held_here() -> None:
+    story = begun()
+    lease = Lease(f"{ID}.1", story.run("a").epoch)
+    story.lose()
+    set_caller(Identity(CallerKind.RUNNER, "k", "elsewhere"))
+    assert await judged(story, lease) == []

@@ -521,7 +521,8 @@ class Fault(_message.Message):
     """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACH_INVALID, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER,
     GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases, or over 200,000 for one key), FLOOD (over 8,000 unanswered
     reports), NAME_TOO_LONG (over 255 characters), NOT_READING, TOO_MANY_SESSIONS, KEY_SESSIONS_EXCEEDED (over 500 for
-    one key), INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
+    one key), INSTANCE_ENDED (also: another key has opened an instance of this id),
+    KEY_INVALID…
     """
     message: _builtins.str
     def __init__(
