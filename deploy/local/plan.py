@@ -113,7 +113,6 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
         "WINDLASS_METRICS_ADDRESS": metrics,
         "WINDLASS_REPLICA": str(replica),
         "WINDLASS_LEASE_SCALE": repr(options.lease_scale),
-        "WINDLASS_SERVICE_SECRET_FILE": str(home.service_secret),
         "WINDLASS_DRAIN_SECONDS": str(STOP_SECONDS[service] - CLOSE_SECONDS),
         # No process of ours forks. If one did, gRPC's fork handlers would only warn, or hang.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
@@ -124,6 +123,8 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
     if service != "api":
         env["WINDLASS_SYSTEM_KEY_HASH_FILE"] = str(home.system_key_hash_file)
     if service in OWNERS:
+        # Not for the runner, in whose process the modules of users run.
+        env["WINDLASS_SERVICE_SECRET_FILE"] = str(home.service_secret)
         env["WINDLASS_DATABASE_URL_FILE"] = str(home.url_file(service))
     if service == "runner":
         env["WINDLASS_RUNNER_KEY_FILE"] = str(home.key_file("runner"))

@@ -61,7 +61,9 @@ def test_environment_names_files_and_never_secrets(tmp_path: Path) -> None:
         values = " ".join(member.env.values())
         assert password not in values
         assert secret not in values
+        # The modules of users run in the runner.
         assert ("WINDLASS_DATABASE_URL_FILE" in member.env) == (member.service != "runner")
+        assert ("WINDLASS_SERVICE_SECRET_FILE" in member.env) == (member.service != "runner")
 
 
 def test_peers_are_listed_for_those_who_call_them(tmp_path: Path) -> None:
