@@ -46,6 +46,8 @@ class Options:
     lease_scale: float = 1.0
     database_url: str | None = None
     otlp_endpoint: str | None = None
+    # Networks that modules may call although they are not public. Empty: those of our own environment.
+    allow_net: Sequence[str] = ()
     restart: bool = True
     # SERVICE:KEY=VALUE or SERVICE-REPLICA:KEY=VALUE, for experiments and tests.
     extra_env: Sequence[str] = ()
@@ -130,6 +132,8 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
         env["WINDLASS_RUNNER_KEY_FILE"] = str(home.key_file("runner"))
         env["WINDLASS_OUTPUT_STORE"] = str(home.outputs)
         env["WINDLASS_MODULES"] = os.pathsep.join(str(path.absolute()) for path in options.modules)
+        if options.allow_net:
+            env["WINDLASS_RUNNER_ALLOW_NET"] = ",".join(options.allow_net)
     env |= _extra(options.extra_env, service, replica)
     return Member(service, replica, grpc, metrics, env)
 

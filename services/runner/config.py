@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import ClassVar
 
-from services.chassis.process.config import Field, ProcessSettings
+from services.chassis.process.config import Field, ProcessSettings, variable
 
 
 class RunnerSettings(ProcessSettings):
@@ -33,6 +34,17 @@ class RunnerSettings(ProcessSettings):
     runner_labels: str = ""
     # The directory for outputs above 256 KiB.
     output_store: Path = Path(".windlass/outputs")
+    # Networks like "10.1.0.0/16,fd12::/64", which modules may call although their addresses are not public. None by
+    # default: whoever may write a workflow would otherwise reach everything that this machine reaches.
+    runner_allow_net: str = ""
+
+    def faults(self) -> list[str]:
+        faults = super().faults()
+        try:
+            _ = self.allowed_networks
+        except ValueError:
+            faults.append(f"{variable('runner_allow_net')} must be networks like 10.1.0.0/16, with commas between them")
+        return faults
 
     @property
     def name(self) -> str:
@@ -48,3 +60,8 @@ class RunnerSettings(ProcessSettings):
         """The labels that the runner announces when it attaches."""
         pairs = (part.partition("=") for part in self.runner_labels.split(",") if part)
         return {key.strip(): value.strip() for key, _, value in pairs}
+
+    @property
+    def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        parts = (part.strip() for part in self.runner_allow_net.split(","))
+        return tuple(ip_network(part) for part in parts if part)

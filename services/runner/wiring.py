@@ -25,6 +25,7 @@ from services.runner.app.modules import built_in, import_files
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
 from services.runner.config import RunnerSettings
+from services.runner.core.egress import Egress
 from services.runner.peers.coordinators import CODEC, CoordinatorSessions
 from services.runner.store.outputs import DirectoryOutputs
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
@@ -145,7 +146,7 @@ def load_modules(settings: RunnerSettings) -> list[str]:
     """Register the built-in modules and the user's; return all their names."""
     # The lines of modules are shown at our level, those of libraries from WARNING on.
     MODULE_LOG.setLevel(settings.log_level.upper())
-    for module in built_in():
+    for module in built_in(Egress(settings.allowed_networks)):
         registry.add(module)
     import_files(settings.module_files)
     return list(registry)

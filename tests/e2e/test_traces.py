@@ -23,7 +23,9 @@ ONE_NODE = [{"id": "only", "module": "noop@1"}]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def stack(spans: Collector) -> AsyncIterator[Stack]:
-    async with running_stack(dispatchers=2, coordinators=2, otlp_endpoint=spans.endpoint) as made:
+    async with running_stack(
+        dispatchers=2, coordinators=2, otlp_endpoint=spans.endpoint, allow_net=["127.0.0.1"]
+    ) as made:
         # The stack is up once its runner can work for one coordinator. At another one an execution would wait for it.
         for replica in range(2):
             await eventually(functools.partial(has_runner, made, replica), 20.0, "the runner at each coordinator")

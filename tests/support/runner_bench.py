@@ -1,6 +1,7 @@
 """A bench for a runner's worker: a session that keeps its reports, and jobs for it."""
 
 import asyncio
+from ipaddress import ip_network
 from typing import Any
 
 import orjson
@@ -8,6 +9,7 @@ import orjson
 from services.runner.app.modules import built_in
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
+from services.runner.core.egress import Egress
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Ended, Job
 from services.runner.store.outputs import DirectoryOutputs
@@ -16,6 +18,8 @@ from windlass.sdk import Registry
 
 # A run that is not reported by then will never be.
 HANGS_SECONDS = 60
+# The servers of a test are on loopback.
+TO_THIS_MACHINE = Egress((ip_network("127.0.0.0/8"), ip_network("::1/128")))
 
 
 class Desk:
@@ -48,11 +52,13 @@ class Desk:
 class Bench:
     """A worker with the built-in modules and some modules of the test."""
 
-    def __init__(self, directory: Any, concurrency: int = 10, desk: Desk | None = None) -> None:
+    def __init__(
+        self, directory: Any, concurrency: int = 10, desk: Desk | None = None, egress: Egress = TO_THIS_MACHINE
+    ) -> None:
         self.desk = desk or Desk()
         self.clock = ManualClock()
         self.registry = Registry()
-        for module in built_in():
+        for module in built_in(egress):
             self.registry.add(module)
         self.outputs = DirectoryOutputs(directory)
         self.rendering = Rendering()

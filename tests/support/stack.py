@@ -203,6 +203,7 @@ async def running_stack(
     modules: Sequence[Path] = (),
     lease_scale: float = 0.1,
     otlp_endpoint: str | None = None,
+    allow_net: Sequence[str] = (),
     restart: bool = True,
     extra_env: Sequence[str] = (),
     own_postgres: bool = False,
@@ -220,6 +221,7 @@ async def running_stack(
         modules=modules,
         lease_scale=lease_scale,
         otlp_endpoint=otlp_endpoint,
+        allow_net=allow_net,
         restart=restart,
         extra_env=extra_env,
     )
@@ -269,6 +271,8 @@ def command_line(options: Options) -> list[str]:
         line += [f"--{service}s", str(count)]
     for module in options.modules:
         line += ["--modules", str(module)]
+    for network in options.allow_net:
+        line += ["--allow-net", network]
     for entry in options.extra_env:
         line += ["--env", entry]
     if options.otlp_endpoint:

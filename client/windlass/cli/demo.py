@@ -143,6 +143,8 @@ In another terminal, start the same order, then a small one, then one that does 
   {command} start order-intake --input '{{"id": "A-1049"}}'
   {command} list
 
+Workflows call public addresses only. `{command} up --allow-net 127.0.0.1` lets http.request@1 call this machine too.
+
 Kill any of the four services at any time (`{command} status` shows their pids). Every execution still comes to its end.
 """
     )

@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +33,15 @@ def _as_url(given: str | None) -> str | None:
     return given
 
 
+def _as_networks(given: list[str] | None) -> list[str]:
+    for network in given or ():
+        try:
+            ip_network(network)
+        except ValueError as fault:
+            raise typer.BadParameter(f"{fault}; a network is like 10.1.0.0/16") from None
+    return given or []
+
+
 StackHomeOption = Annotated[Path, typer.Option("--home", help="The folder of the stack's state.", show_default=True)]
 OperatorOption = Annotated[
     str | None,
@@ -40,6 +50,15 @@ OperatorOption = Annotated[
         help="Any PostgreSQL from 15 instead of the embedded one, as a user with CREATEROLE and CREATEDB.",
         envvar="WINDLASS_DATABASE_URL",
         callback=_as_url,
+    ),
+]
+
+AllowNetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CIDR",
+        help="A network that modules may call although it is not public; repeatable. [env: WINDLASS_RUNNER_ALLOW_NET]",
+        callback=_as_networks,
     ),
 ]
 
@@ -85,6 +104,7 @@ def up(
     otlp_endpoint: Annotated[
         str | None, typer.Option(help="The OTLP/gRPC collector for traces. Without it there are none.")
     ] = None,
+    allow_net: AllowNetOption = None,
     no_restart: Annotated[
         bool, typer.Option("--no-restart", help="Do not start a process again that has died.")
     ] = False,
@@ -104,6 +124,7 @@ def up(
         lease_scale=lease_scale,
         database_url=database_url,
         otlp_endpoint=otlp_endpoint,
+        allow_net=allow_net or (),
         restart=not no_restart,
         extra_env=env or (),
     )
@@ -134,6 +155,7 @@ def serve(
     metrics_address: Annotated[str | None, typer.Option(help="Sets WINDLASS_METRICS_ADDRESS.")] = None,
     replica: Annotated[str | None, typer.Option(help="Sets WINDLASS_REPLICA.")] = None,
     lease_scale: Annotated[float | None, typer.Option(help="Sets WINDLASS_LEASE_SCALE.")] = None,
+    allow_net: AllowNetOption = None,
 ) -> None:
     """Run one service in the foreground, as production does. Its settings are WINDLASS_… in the environment and these
     options."""
@@ -143,6 +165,7 @@ def serve(
         "METRICS_ADDRESS": metrics_address,
         "REPLICA": replica,
         "LEASE_SCALE": lease_scale,
+        "RUNNER_ALLOW_NET": ",".join(allow_net) if allow_net else None,
     }
     os.environ.update({f"WINDLASS_{name}": str(value) for name, value in given.items() if value is not None})
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

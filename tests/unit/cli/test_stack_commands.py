@@ -131,6 +131,13 @@ def test_address_that_is_none_is_refused_and_not_repeated(tmp_path: Path, comman
     assert "secret-word" not in refused.stderr
 
 
+@pytest.mark.parametrize("command", [("up",), ("serve", "runner")])
+def test_network_that_is_none_is_refused(command: tuple[str, ...]) -> None:
+    refused = windlass(*command, "--allow-net", "10.1.2.3/8")
+    assert refused.returncode == 2, refused.stderr
+    assert "10.1.2.3/8 has host bits set" in refused.stderr
+
+
 @pytest.mark.parametrize("command", [("up",), ("down",), ("status",), ("admin", "verify")])
 def test_home_that_is_a_file_is_said_without_a_traceback(tmp_path: Path, command: tuple[str, ...]) -> None:
     (tmp_path / "file").write_text("")

@@ -97,3 +97,13 @@ def test_ill_formed_extra_environment_is_seen(entry: str) -> None:
 def test_stop_stays_within_the_promise() -> None:
     postgres_seconds = 2.0
     assert sum(STOP_SECONDS.values()) + postgres_seconds < 15
+
+
+def test_runners_and_they_alone_are_told_which_networks_are_open(tmp_path: Path) -> None:
+    def told(options: Options) -> dict[str, str | None]:
+        return {each.service: each.env.get("WINDLASS_RUNNER_ALLOW_NET") for each in members(options, Home(tmp_path))}
+
+    closed = dict.fromkeys(GRPC_PORTS)
+    assert told(Options(home=tmp_path)) == closed
+    options = Options(home=tmp_path, allow_net=["127.0.0.1", "fd12::/64"])
+    assert told(options) == closed | {"runner": "127.0.0.1,fd12::/64"}

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from services.runner.core.egress import Egress
 from services.runner.core.failures import Failure, FailureClass
 from tests.support.postgres import free_port
 from tests.support.runner_bench import Bench, a_job
@@ -120,9 +123,61 @@ async def test_answer_that_does_not_come_in_time_is_a_timeout(
     [
         ("ftp://127.0.0.1/", "INVALID_CONFIG"),
         ("http://[::1/", "HTTP_INVALID"),
+        ("http://2130706433/", "HTTP_INVALID"),
         ("http://169.254.169.254/", "ADDRESS_DENIED"),
     ],
 )
 async def test_address_that_cannot_be_called_is_permanent(tmp_path: Any, url: str, type_: str) -> None:
     found = await failure(tmp_path, url)
     assert (found.failure_class, found.type) == (FailureClass.PERMANENT, type_)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:7f00:1]", "0.0.0.0", "[::]"])
+async def test_this_machine_may_not_be_called_unless_the_operator_allows_it(
+    tmp_path: Any, server: Server, host: str
+) -> None:
+    url = server.url.replace("127.0.0.1", host)
+    job = a_job("http.request@1", config={"url": url})
+    found = await Bench(tmp_path, egress=Egress()).outcome(job)
+    assert isinstance(found, Failure), found
+    assert (found.failure_class, found.type) == (FailureClass.PERMANENT, "ADDRESS_DENIED")
+    assert "--allow-net" in found.message
+    assert "WINDLASS_RUNNER_ALLOW_NET" in found.message
+    assert host.strip("[]") in found.message
+    if host == "localhost":
+        assert "127.0.0.1" not in found.message, "it tells what names resolve to inside"
+
+
+async def test_the_operator_is_told_which_address_was_refused(
+    tmp_path: Any, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = a_job("http.request@1", config={"url": server.url.replace("127.0.0.1", "localhost")})
+    await Bench(tmp_path, egress=Egress()).outcome(job)
+    assert "127.0.0.1" in capsys.readouterr().out
+
+
+async def test_a_redirect_leads_to_no_address_that_may_not_be_called(tmp_path: Any, server: Server) -> None:
+    server.status, server.headers = 302, {"Location": server.url.replace("127.0.0.1", "127.0.0.2")}
+    egress = Egress((ip_network("127.0.0.1/32"),))
+    found = await Bench(tmp_path, egress=egress).outcome(a_job("http.request@1", config={"url": server.url}))
+    assert isinstance(found, Failure), found
+    assert found.type == "ADDRESS_DENIED"
+
+
+async def test_a_name_that_resolves_to_another_address_the_next_time_gains_nothing(
+    tmp_path: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first answer is one that may be called, where nobody listens; the next leads here."""
+    port, asked = int(server.url.rstrip("/").rpartition(":")[2]), []
+
+    def resolve(host: str, *_: object, **__: object) -> Any:
+        asked.append(host)
+        address = "127.0.0.2" if len(asked) == 1 else "127.0.0.1"
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    bench = Bench(tmp_path, egress=Egress((ip_network("127.0.0.2/32"),)))
+    job = a_job("http.request@1", config={"url": f"http://rebinding.example:{port}/"})
+    types = [(await bench.outcome(job)).type for _ in range(2)]
+    assert types == ["HTTP_NETWORK", "ADDRESS_DENIED"]
+    assert asked == ["rebinding.example"] * 2

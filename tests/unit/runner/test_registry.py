@@ -3,12 +3,13 @@
 from typing import Any
 
 from services.runner.app.modules import built_in
+from services.runner.core.egress import Egress
 from windlass.sdk import Context, Registry
 
 
 def test_modules_whose_work_may_be_done_twice_are_named() -> None:
     registry = Registry()
-    for module in built_in():
+    for module in built_in(Egress()):
         registry.add(module)
 
     def work(_ctx: Context, _inputs: Any, _config: Any) -> None: ...

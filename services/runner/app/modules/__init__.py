@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.runner.app.modules import flow, http_request
+from services.runner.core.egress import Egress
 from windlass.sdk import Module
 
 
-def built_in() -> list[Module]:
-    return [*flow.BUILT_IN.modules(), *http_request.BUILT_IN.modules()]
+def built_in(egress: Egress) -> list[Module]:
+    """The modules of every runner. Those that open connections call only what `egress` permits."""
+    return [*flow.BUILT_IN.modules(), http_request.module(egress)]
 
 
 def import_files(files: Sequence[Path]) -> None:

@@ -6,16 +6,14 @@ is parsed when the answer is JSON. 5xx, 408, 425, 429 and network faults are TRA
 or as a date), other 4xx PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that the server can
 recognise a second attempt.
 
-Hazards: the address is checked at each connection, after the name was resolved, so that redirects and rebinding reach
-no denied address. An answer over the limit fails, so that it does not fill the memory.
+Hazards: only public addresses are called, and those that the operator allows (`guarded_sockets.py`). An answer over the
+limit fails, so that it does not fill the memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import socket
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -24,37 +22,26 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 
+from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emit_span, parse_traceparent
 from services.runner.app.modules.flow import seconds_of
+from services.runner.app.modules.guarded_sockets import AddressDenied, GuardedSockets
+from services.runner.core.egress import Egress
 from services.runner.core.failures import FailureClass, of_status, seconds_asked
-from windlass.sdk import Context, ModuleTimeout, PermanentError, Registry, TransientError
+from windlass.sdk import Context, Module, ModuleTimeout, PermanentError, TransientError
 from windlass.sdk.registry import Returned
 
 if TYPE_CHECKING:
     import aiohttp
 
-BUILT_IN = Registry()
+log = logger(__name__)
 
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 REDIRECTS_MAX = 5
+# How an operator opens networks.
+ALLOW_NET = "windlass up --allow-net, WINDLASS_RUNNER_ALLOW_NET"
 FORM = "application/x-www-form-urlencoded"
 _SECONDS = 30.0
-
-# Addresses of cloud metadata, which no workflow needs.
-DENIED = tuple(ipaddress.ip_network(net) for net in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128"))
-
-
-class _Denied(Exception):
-    """No node may call the resolved address."""
-
-
-def _guarded_socket(info: Any) -> socket.socket:
-    family, kind, protocol, _, address = info
-    target = ipaddress.ip_address(address[0].split("%")[0])
-    mapped = getattr(target, "ipv4_mapped", None)
-    if any((mapped or target) in network for network in DENIED):
-        raise _Denied(str(target))
-    return socket.socket(family=family, type=kind, proto=protocol)
 
 
 @contextlib.contextmanager
@@ -87,8 +74,16 @@ def _traced(
             )
 
 
-@BUILT_IN.declare("http.request@1")
-async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
+def module(egress: Egress) -> Module:
+    """The module, for a runner that may call so much."""
+
+    async def request(ctx: Context, _inputs: Any, config: Any) -> Returned:
+        return await _request(ctx, config, GuardedSockets(egress))
+
+    return Module("http.request@1", request, idempotent=False, is_async=True, inline=False)
+
+
+async def _request(ctx: Context, config: Any, sockets: GuardedSockets) -> Returned:
     # Imported at the first request: it costs a third of a runner's start, and many runners never need it.
     import aiohttp
 
@@ -104,7 +99,7 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
     params = {str(k): str(v) for k, v in config.get("query", {}).items()} or None
     body = _body(config, headers)
     timeout = aiohttp.ClientTimeout(total=seconds_of(config.get("timeout", _SECONDS)))
-    connector = aiohttp.TCPConnector(socket_factory=_guarded_socket, force_close=True)
+    connector = aiohttp.TCPConnector(socket_factory=sockets, force_close=True)
     try:
         with _traced(span, parent, method, url) as attributes:
             async with (
@@ -117,12 +112,24 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
                 return await _output(answer)
     except TimeoutError:
         raise ModuleTimeout(f"no answer from {url} in time", type="HTTP_TIMEOUT") from None
-    except _Denied as denied:
-        raise PermanentError(f"the address {denied} may not be called", type="ADDRESS_DENIED") from None
     except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
         raise PermanentError(f"{type(error).__name__}: {url}", type="HTTP_INVALID") from None
+    except aiohttp.ClientConnectorError as error:
+        if isinstance(error.os_error, AddressDenied):
+            raise _denied(ctx, error.host, error.os_error) from None
+        raise TransientError(f"{type(error).__name__} from {url}", type="HTTP_NETWORK") from None
     except aiohttp.ClientError as error:
         raise TransientError(f"no answer from {url} ({type(error).__name__})", type="HTTP_NETWORK") from None
+
+
+def _denied(ctx: Context, host: str, denied: AddressDenied) -> PermanentError:
+    # Only the operator is told what the name resolves to.
+    log.info("address refused", run_id=ctx.run_id, host=host, address=denied.address)
+    return PermanentError(
+        f"{host} has no address that may be called: only public ones are, and the networks that the operator allows"
+        f" ({ALLOW_NET})",
+        type="ADDRESS_DENIED",
+    )
 
 
 def _body(config: Any, headers: dict[str, str]) -> bytes | None:
