@@ -6,8 +6,8 @@ is parsed when the answer is JSON. 5xx, 408, 425, 429 and network faults are TRA
 or as a date), other 4xx PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that the server can
 recognise a second attempt.
 
-Hazards: only public addresses are called, and those that the operator allows (`guarded_sockets.py`). An answer over the
-limit fails, so that it does not fill the memory.
+Hazards: only public addresses are called, and those that the operator allows (`guarded_sockets.py`). A redirect to
+another origin gets no credentials. An answer over the limit fails, so that it does not fill the memory.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ REDIRECTS_MAX = 5
 ALLOW_NET = "windlass up --allow-net, WINDLASS_RUNNER_ALLOW_NET"
 FORM = "application/x-www-form-urlencoded"
 _SECONDS = 30.0
+# The only headers that go along to another origin: what is sent, and what is wanted. Any other may hold a secret.
+_CARRIED = {
+    *("accept", "accept-encoding", "accept-language", "content-encoding", "content-length", "content-type"),
+    *("host", "transfer-encoding", "user-agent"),
+}
 
 
 @contextlib.contextmanager
@@ -105,7 +110,13 @@ async def _request(ctx: Context, config: Any, sockets: GuardedSockets) -> Return
             async with (
                 aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
                 session.request(
-                    method, url, headers=headers, params=params, data=body, max_redirects=REDIRECTS_MAX
+                    method,
+                    url,
+                    headers=headers,
+                    params=params,
+                    data=body,
+                    max_redirects=REDIRECTS_MAX + 1,  # aiohttp refuses the one that it counts to
+                    middlewares=(_Headers(),),
                 ) as answer,
             ):
                 attributes["http.response.status_code"] = answer.status
@@ -120,6 +131,24 @@ async def _request(ctx: Context, config: Any, sockets: GuardedSockets) -> Return
         raise TransientError(f"{type(error).__name__} from {url}", type="HTTP_NETWORK") from None
     except aiohttp.ClientError as error:
         raise TransientError(f"no answer from {url} ({type(error).__name__})", type="HTTP_NETWORK") from None
+
+
+class _Headers:
+    """Keeps the headers of a request from other origins, and from where these redirect to: they could choose what is
+    done at home with its credentials. aiohttp calls this before every request that it sends."""
+
+    def __init__(self) -> None:
+        self._home: Any = None
+        self._has_left = False
+
+    async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        origin = request.url.origin()
+        self._home = self._home or origin
+        self._has_left = self._has_left or origin != self._home
+        if self._has_left:
+            for name in {name.lower() for name in request.headers} - _CARRIED:
+                request.headers.popall(name)
+        return await send(request)
 
 
 def _denied(ctx: Context, host: str, denied: AddressDenied) -> PermanentError:
