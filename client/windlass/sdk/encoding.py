@@ -22,14 +22,14 @@ def encoded(value: Any, name: str, error_type: str, *, is_canonical: bool = Fals
         data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS if is_canonical else None)
         # The bytes are enough for almost every value: too few brackets to be deep, and no null that could be a NaN.
         if b"null" in data or data.count(b"[") + data.count(b"{") > DEPTH_MAX:
-            _look_into(value)
+            look_into(value)
     except (TypeError, ValueError) as fault:
         raise PermanentError(f"{name} is not JSON: {fault}", type=error_type) from None
     return data
 
 
-def _look_into(value: Any) -> None:
-    """Goes layer by layer, so that a deep value needs no deep stack."""
+def look_into(value: Any) -> None:
+    """Raises ValueError for what the encoder lets pass. Goes layer by layer: a deep value needs no deep stack."""
     layer, depth = [value], 0
     while layer:
         if any(isinstance(each, float) and not math.isfinite(each) for each in layer):

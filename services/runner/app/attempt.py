@@ -18,16 +18,18 @@ import orjson
 
 from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
-from services.runner.app.rendering import Rendering
+from services.runner.app.rendering import Rendering, with_parts
 from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
-from services.runner.core.job import AttemptOutcome, Job, Succeeded
-from services.runner.core.plain import are_plain_conditions, is_plain_document
+from services.runner.core.job import AttemptOutcome, Job, OutputMissing, StoredOutput, Succeeded
+from services.runner.core.plain import are_plain_conditions, is_plain_document, weight_of_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
-from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError
+from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError, TransientError
 from windlass.sdk.encoding import encoded
 
 INLINE_BYTES_MAX = 256 * 1024
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+# Of the outputs that a node reads from the store, all together.
+LOADED_BYTES_MAX = OUTPUT_BYTES_MAX
 
 # Carries the lines that modules write by `ctx.log`.
 MODULE_LOG = logging.getLogger("windlass.module")
@@ -55,6 +57,7 @@ class Reading:
     raw: dict[str, Any]
     # The rest of the config, and the inputs: these are rendered.
     documents: dict[str, Any]
+    has_templates: bool
     has_plain_documents: bool
     # True when every expression in `raw` is plain too, so that all of it may be done on the event loop.
     is_plain: bool
@@ -78,9 +81,10 @@ def read(job: Job, module: Module) -> Reading:
     config, inputs = orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
     raw = {key: config.pop(key) for key in module.raw_config if key in config}
     documents, data_bytes = {"config": config, "inputs": inputs}, _data_bytes(job)
-    has_plain_documents = not job.has_templates or is_plain_document(documents, data_bytes)
+    weight = weight_of_document(documents) if job.has_templates else 0
+    has_plain_documents = is_plain_document(weight, data_bytes)
     is_plain = has_plain_documents and are_plain_conditions(raw, data_bytes)
-    return Reading(raw, documents, has_plain_documents, is_plain)
+    return Reading(raw, documents, weight > 0, has_plain_documents, is_plain)
 
 
 def prepare(
@@ -89,19 +93,24 @@ def prepare(
     """Render the templates. `loaded` holds the outputs that had to be fetched, by node.
 
     Raises ModuleError when a template does not resolve. Blocks until the child has rendered what is not plain."""
-    scope = _scope(job, loaded) if job.has_templates else None
+    parsed: dict[str, Any] | None = None
+
+    def scope() -> dict[str, Any]:
+        """Only plain templates see the data in this process, so it is parsed for them alone."""
+        nonlocal parsed
+        parsed = parsed or with_parts(_scope(job), _data(job, loaded))
+        return parsed
 
     def evaluate(expression: str) -> Any:
-        nonlocal scope
-        scope = scope or _scope(job, loaded)
-        is_plain = are_plain_conditions(expression, _data_bytes(job))
-        renderer = rendering.renderer if is_plain else rendering.renderer_process
-        return renderer.evaluate(expression, scope)
+        if are_plain_conditions(expression, _data_bytes(job)):
+            return rendering.renderer.evaluate(expression, scope())
+        return rendering.renderer_process.evaluate(expression, _scope(job), _data(job, loaded))
 
     documents = reading.documents
-    if scope is not None:
-        renderer = rendering.renderer if reading.has_plain_documents else rendering.renderer_process
-        documents = renderer.render(documents, scope)
+    if not reading.has_plain_documents:
+        documents = rendering.renderer_process.render(documents, _scope(job), _data(job, loaded))
+    elif reading.has_templates:
+        documents = rendering.renderer.render(documents, scope())
     config, inputs = documents["config"] | reading.raw, documents["inputs"]
     context = _context(job, evaluate, traceparent)
     inputs_hash, config_hash = _hash(inputs, "inputs: the rendered value"), _hash(config, "config: the rendered value")
@@ -170,6 +179,22 @@ async def stored(outcome: AttemptOutcome, outputs: Outputs) -> AttemptOutcome:
     return outcome
 
 
+async def kept_outputs(job: Job, outputs: Outputs) -> dict[str, bytes]:
+    """The outputs that are in the store, by node. Their sizes are as whoever reported them said; the store refuses one
+    that is not as large."""
+    refs = {node: value for node, value in job.outputs.items() if isinstance(value, StoredOutput)}
+    size_bytes = sum(ref.size_bytes for ref in refs.values())
+    if size_bytes > LOADED_BYTES_MAX:
+        raise PermanentError(
+            f"the stored outputs that the node reads have {size_bytes} bytes; at most {LOADED_BYTES_MAX} are loaded",
+            type="INPUTS_TOO_LARGE",
+        )
+    try:
+        return {node: await outputs.get(ref) for node, ref in refs.items()}
+    except (OutputMissing, OSError) as missing:
+        raise TransientError(f"an earlier output cannot be read: {missing}", type="OUTPUT_MISSING") from None
+
+
 def is_small(outcome: AttemptOutcome) -> bool:
     """True when it fits into a report as it is."""
     return not (isinstance(outcome, Succeeded) and len(outcome.output) > INLINE_BYTES_MAX)  # type: ignore[arg-type]
@@ -199,14 +224,17 @@ def _data_bytes(job: Job) -> int:
     return len(job.execution_input) + len(job.state) + sum(sizes)
 
 
-def _scope(job: Job, loaded: Mapping[str, bytes]) -> dict[str, Any]:
-    outputs = {node: value if isinstance(value, bytes) else loaded[node] for node, value in job.outputs.items()}
-    return {
-        "input": orjson.loads(job.execution_input or b"{}"),
-        "state": orjson.loads(job.state or b"{}"),
-        "nodes": {node: {"output": orjson.loads(data or b"null")} for node, data in outputs.items()},
-        "execution": {"id": job.execution_id, "workflow": job.workflow},
-    }
+def _scope(job: Job) -> dict[str, Any]:
+    """What templates see besides the data."""
+    return {"execution": {"id": job.execution_id, "workflow": job.workflow}, "nodes": {}}
+
+
+def _data(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]:
+    """The data that templates see, as JSON by its path."""
+    data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
+    for node, value in job.outputs.items():
+        data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
+    return data
 
 
 def _encoded(returned: Any) -> Succeeded:

@@ -32,6 +32,7 @@ from services.runner.app.attempt import (
     call_inline,
     failure_of,
     is_small,
+    kept_outputs,
     prepare,
     prepare_and_call_inline,
     read,
@@ -41,7 +42,7 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Holder, Outputs
 from services.runner.app.rendering import Rendering, WaitedTooLong
 from services.runner.app.run_reports import RunReports, emit_run, failure_around, span_of
-from services.runner.core.job import AttemptOutcome, Job, News, OutputMissing, StoredOutput
+from services.runner.core.job import AttemptOutcome, Job, News, StoredOutput
 from services.runner.core.untrusted import clamp_fraction, clamp_text
 from services.runner.core.window import Window
 from windlass.sdk import Context, Module, Registry, TransientError
@@ -276,10 +277,10 @@ class Worker:
         span = span_of(job)
         attempt: Attempt | None = None
         try:
-            loaded = await self._load(job)
+            kept = await kept_outputs(job, self._outputs)
             reading = reading or read(job, module)
             header = span.header() if span else ""
-            prepared = partial(prepare, job, module, reading, self._rendering, loaded, header)
+            prepared = partial(prepare, job, module, reading, self._rendering, kept, header)
             attempt, outcome = await self._prepared(module, reading, prepared)
             going.context = attempt.context
             outcome = outcome or await call(attempt, self._threads)
@@ -306,13 +307,6 @@ class Worker:
         if module.inline:
             return await queue.call(now, partial(prepare_and_call_inline, prepared))
         return await queue.call(now, prepared), None
-
-    async def _load(self, job: Job) -> dict[str, bytes]:
-        refs = {node: value for node, value in job.outputs.items() if isinstance(value, StoredOutput)}
-        try:
-            return {node: await self._outputs.get(ref) for node, ref in refs.items()}
-        except (OutputMissing, OSError) as missing:
-            raise TransientError(f"an earlier output cannot be read: {missing}", type="OUTPUT_MISSING") from None
 
     async def _keep(
         self, going: Going, outcome: AttemptOutcome, attempt: Attempt | None, span: TraceContext | None

@@ -25,8 +25,11 @@ from typing import Any, Final
 NOT_PLAIN: Final = inf
 # The time to read a chain of operators grows with the square of its length.
 EXPRESSION_CHARACTERS_MAX: Final = 256
-# The limit for the size of the data times the weight of all plain templates of a job.
-COPIED_BYTES_MAX: Final = 64 * 1024 * 1024
+# The limit for the size of the data times the weight of all plain templates of a job. Parsed JSON takes up to thirty
+# times its bytes, and a second for a few megabytes.
+COPIED_BYTES_MAX: Final = 2 * 1024 * 1024
+# The limit for the size of the data itself, which has to be parsed before anything can be read in it.
+PARSED_BYTES_MAX: Final = 1024 * 1024
 
 _OF_NUMBERS: Final = frozenset({"abs", "bool", "float", "int", "length", "round"})
 _FILTERS: Final = _OF_NUMBERS | {"d", "default", "first", "last", "lower", "string", "tojson", "trim", "upper"}
@@ -115,14 +118,24 @@ def without_braces(expression: str) -> str:
     return bare[2:-2] if len(bare) >= 4 and bare.startswith("{{") and bare.endswith("}}") else expression
 
 
-def is_plain_document(document: Any, data_bytes: int) -> bool:
-    """True when the texts of this JSON, taken as templates that see so much data, are plain and light enough."""
-    return sum(map(weight_of_template, texts_of(document))) * data_bytes <= COPIED_BYTES_MAX
+def weight_of_document(document: Any) -> float:
+    """The weight of the texts of this JSON, taken as templates; 0 when none of them is one."""
+    return sum(map(weight_of_template, texts_of(document)))
+
+
+def is_plain_document(weight: float, data_bytes: int) -> bool:
+    """True when the templates of a document of this weight, which see so much data, are plain and light enough."""
+    return weight == 0 or _is_light(weight, data_bytes)
 
 
 def are_plain_conditions(document: Any, data_bytes: int) -> bool:
-    """The same when the texts are expressions."""
-    return sum(map(weight_of_condition, texts_of(document))) * data_bytes <= COPIED_BYTES_MAX
+    """The same for the texts of this JSON, each of which is an expression."""
+    weights = [weight_of_condition(text) for text in texts_of(document)]
+    return not weights or _is_light(sum(weights), data_bytes)
+
+
+def _is_light(weight: float, data_bytes: int) -> bool:
+    return data_bytes <= PARSED_BYTES_MAX and weight * data_bytes <= COPIED_BYTES_MAX
 
 
 def texts_of(document: Any) -> Iterator[str]:

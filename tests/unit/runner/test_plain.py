@@ -9,6 +9,7 @@ from services.runner.core.plain import (
     are_plain_conditions,
     is_plain_document,
     weight_of_condition,
+    weight_of_document,
     weight_of_expression,
     weight_of_template,
 )
@@ -138,25 +139,27 @@ def test_text_without_expressions_is_plain() -> None:
 
 
 def test_a_document_is_as_plain_as_all_its_texts() -> None:
-    assert is_plain_document({"a": ["{{ input.a }}", 1, None, {"b": "text"}], "{{ 1 * 1 }}": True}, 10)
-    assert not is_plain_document({"a": ["{{ input.a }}", {"b": "{{ input.a * 2 }}"}]}, 10)
-    assert not is_plain_document({"a": "{{ 2 * 2 }}"}, 0)
+    assert is_plain_document(
+        weight_of_document({"a": ["{{ input.a }}", 1, None, {"b": "text"}], "{{ 1 * 1 }}": True}), 10
+    )
+    assert not is_plain_document(weight_of_document({"a": ["{{ input.a }}", {"b": "{{ input.a * 2 }}"}]}), 10)
+    assert not is_plain_document(weight_of_document({"a": "{{ 2 * 2 }}"}), 0)
 
 
 def test_many_templates_over_much_data_are_not_plain() -> None:
     """Each may yield all of it."""
     half = COPIED_BYTES_MAX // 2
-    assert is_plain_document({"a": "{{ input }}{{ input }}"}, half)
-    assert is_plain_document(["{{ input }}", "{{ input }}"], half)
-    assert not is_plain_document(["{{ input }}", "{{ input }}{{ input }}"], half)
+    assert is_plain_document(weight_of_document({"a": "{{ input }}{{ input }}"}), half)
+    assert is_plain_document(weight_of_document(["{{ input }}", "{{ input }}"]), half)
+    assert not is_plain_document(weight_of_document(["{{ input }}", "{{ input }}{{ input }}"]), half)
 
 
 def test_joins_and_filters_over_much_data_are_not_plain() -> None:
     """Each may copy all of it."""
     half = COPIED_BYTES_MAX // 2
-    assert is_plain_document(["{{ input.a | upper }}"], half)
-    assert not is_plain_document(["{{ input.a | upper | lower }}"], half)
-    assert not is_plain_document(["{{ input.a + input.b }}"], half)
+    assert is_plain_document(weight_of_document(["{{ input.a | upper }}"]), half)
+    assert not is_plain_document(weight_of_document(["{{ input.a | upper | lower }}"]), half)
+    assert not is_plain_document(weight_of_document(["{{ input.a + input.b }}"]), half)
 
 
 def test_conditions_copy_what_they_compute_with_alone() -> None:

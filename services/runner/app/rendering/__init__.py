@@ -7,6 +7,7 @@ A template can make the engine ask for more memory than there is, in one step th
 from services.runner.app.rendering.engine import Renderer
 from services.runner.app.rendering.queue import RenderingQueue, WaitedTooLong
 from services.runner.app.rendering.renderer_process import RendererProcess
+from services.runner.app.rendering.requests import with_parts
 
 
 class Rendering:
@@ -24,4 +25,4 @@ class Rendering:
         self.renderer_process.close()
 
 
-__all__ = ["Renderer", "RendererProcess", "Rendering", "WaitedTooLong"]
+__all__ = ["Renderer", "RendererProcess", "Rendering", "WaitedTooLong", "with_parts"]

@@ -1,4 +1,5 @@
-"""`python -m services.runner.app.rendering`: the child that renders for a runner, which starts it.
+"""`python -m services.runner.app.rendering`: the child that renders for a runner, which starts it, and that reads what
+is too large for the runner itself.
 
 `services/chassis/process/child_limits.py` describes the pipes. Each request has its own limits of memory and CPU time.
 """
@@ -13,7 +14,9 @@ from typing import Any, Final
 import orjson
 
 from services.chassis.process.child_limits import ChildLimits, serve
+from services.runner.app.rendering.bodies import body_as_json
 from services.runner.app.rendering.engine import Renderer
+from services.runner.app.rendering.requests import parts_of, with_parts
 from windlass.sdk import PermanentError
 from windlass.sdk.encoding import encoded
 
@@ -23,15 +26,20 @@ BYTES_PER_SECOND: Final = 16 * 1024 * 1024
 # Memory beyond what the process has at its start. Parsed data takes several times its bytes.
 MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
 MEMORY_PER_REQUEST_BYTE: Final = 16
+# In a rendered document: what the runner parses within a second, and in 200 MB.
+VALUES_MAX: Final = 1_000_000
 
 
 def answered(renderer: Renderer, request: bytes) -> tuple[bool, bytes]:
     """True with the value as JSON, or False with the fault as text."""
     try:
-        asked = orjson.loads(request)
+        asked, unparsed = parts_of(request)
+        if "content_type" in asked:
+            return True, body_as_json(unparsed[0], asked["content_type"])
+        scope = with_parts(asked["scope"], dict(zip(map(tuple, asked["paths"]), unparsed, strict=True)))
         if "expression" in asked:
-            return True, _evaluated(renderer.evaluate(asked["expression"], asked["scope"]))
-        rendered = renderer.render(asked["documents"], asked["scope"])
+            return True, _evaluated(renderer.evaluate(asked["expression"], scope))
+        rendered = renderer.render(asked["documents"], scope)
         # The limit of depth counts for each document, not for all together.
         parts = {name: _json(part, f"{name}: the rendered value") for name, part in rendered.items()}
         return True, orjson.dumps({name: orjson.Fragment(part) for name, part in parts.items()})
@@ -49,7 +57,21 @@ def _evaluated(value: Any) -> bytes:
 
 
 def _json(value: Any, name: str) -> bytes:
-    return encoded(value, name, "TEMPLATE_ERROR")
+    data = encoded(value, name, "TEMPLATE_ERROR")
+    # The runner has to parse it, with nothing to limit what this takes.
+    if len(data) > VALUES_MAX and _has_too_many_values(value):
+        raise PermanentError(f"{name} has more than {VALUES_MAX} values", type="TEMPLATE_ERROR")
+    return data
+
+
+def _has_too_many_values(value: Any) -> bool:
+    count, ahead = 0, [value]
+    while ahead and count <= VALUES_MAX:
+        inner = ahead.pop()
+        if isinstance(inner, dict | list | tuple):
+            count += len(inner)
+            ahead.extend(inner.values() if isinstance(inner, dict) else inner)
+    return count > VALUES_MAX
 
 
 def limits(request: bytes) -> ChildLimits:

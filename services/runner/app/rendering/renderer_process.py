@@ -1,4 +1,5 @@
-"""Renders in a child process. A template that ends the child fails its own run and nothing else.
+"""Renders in a child process. A template that ends the child fails its own run and nothing else. The child also reads
+what is too large to be read here: the data of templates, and the bodies of responses.
 
     no child ──first need──► idle ──request──► at work ──answer──► idle
         ▲                                        │ it ends, or stands still for too long: killed
@@ -22,18 +23,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
 from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
+from services.runner.app.rendering.requests import request_of
 from windlass.sdk import ModuleError, PermanentError, TransientError
 
 FRAME_BYTES_MAX: Final = 2**32 - 1
 # A child is lost when it has moved no data and used no CPU time for so long. A slow machine is no reason to end it:
 # the child limits the CPU time of each request itself.
 SILENT_SECONDS_MAX: Final = 10.0
+
+# JSON that nobody has parsed yet, by its path in the scope.
+Unparsed = Mapping[tuple[str, ...], bytes]
+_NOTHING: Final[Unparsed] = {}
 
 _TOO_LARGE = "the templates take too much memory"
 # A template can end the child by these signals, for these reasons.
@@ -125,14 +131,23 @@ class RendererProcess:
         child = self._child
         return None if child is None else child.process.pid
 
-    def render(self, documents: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
-        """Like `Renderer.render`, for documents by name. A value that is no JSON fails here already."""
-        return orjson.loads(self._asked({"documents": documents, "scope": scope}))
+    def render(self, documents: Mapping[str, Any], scope: Mapping[str, Any], unparsed: Unparsed = _NOTHING) -> Any:
+        """Like `Renderer.render`, for documents by name. A value that is no JSON fails here already.
 
-    def evaluate(self, expression: str, scope: Mapping[str, Any]) -> Any:
+        `unparsed` has more of the scope, as JSON by its path."""
+        return orjson.loads(self._resolved({"documents": documents, "scope": scope}, unparsed))
+
+    def evaluate(self, expression: str, scope: Mapping[str, Any], unparsed: Unparsed = _NOTHING) -> Any:
         """Like `Renderer.evaluate`."""
         # Unlike orjson this reads numbers of any size, NaN and infinities.
-        return json.loads(self._asked({"expression": expression, "scope": scope}))
+        return json.loads(self._resolved({"expression": expression, "scope": scope}, unparsed))
+
+    def body_as_json(self, raw: bytes, content_type: str) -> bytes:
+        """Like `bodies.body_as_json`."""
+        return self._asked({"content_type": content_type}, [raw])
+
+    def _resolved(self, asked: Mapping[str, Any], unparsed: Unparsed) -> bytes:
+        return self._asked({**asked, "paths": list(unparsed)}, list(unparsed.values()))
 
     def close(self) -> None:
         """End the child at once. A call that waits for it fails with RENDERER_LOST."""
@@ -143,9 +158,9 @@ class RendererProcess:
         with self._turn:
             self._give_up()
 
-    def _asked(self, asked: Mapping[str, Any]) -> bytes:
+    def _asked(self, asked: Mapping[str, Any], parts: Sequence[bytes]) -> bytes:
         _refuse_event_loop()
-        request = orjson.dumps(asked)
+        request = request_of(asked, parts)
         if len(request) > FRAME_BYTES_MAX:
             raise PermanentError("the data of the templates is too large", type="TEMPLATE_ERROR")
         with self._turn:

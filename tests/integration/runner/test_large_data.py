@@ -1,0 +1,115 @@
+"""The data of templates: much of it is parsed in the child alone, and how much a node gets is bounded."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+
+from services.runner.app.attempt import LOADED_BYTES_MAX
+from services.runner.app.rendering.__main__ import VALUES_MAX
+from services.runner.core.failures import Failure, FailureClass
+from services.runner.core.job import StoredOutput, Succeeded
+from services.runner.core.plain import PARSED_BYTES_MAX
+from tests.support.runner_bench import Bench, a_job
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    await asyncio.to_thread(made.close)
+
+
+def reading(template: Any, **outputs: Any) -> Any:
+    return a_job("transform@1", inputs={"read": template}, outputs=outputs, has_templates=True)
+
+
+def text_of(size_bytes: int) -> bytes:
+    return b'"' + b"x" * (size_bytes - 2) + b'"'
+
+
+# The input and the state of the job count too.
+FITS = PARSED_BYTES_MAX - len(a_job().execution_input) - len(a_job().state)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("excess", [0, 1])
+async def test_data_over_the_limit_is_parsed_in_the_child(bench: Bench, is_stored: bool, excess: int) -> None:
+    data = text_of(FITS + excess)
+    value = await bench.outputs.put(data) if is_stored else data
+    condition = {"expression": "nodes.up.output | length > 5"}
+    conditions = a_job("condition@1", 1, config=condition, outputs={"up": value})
+    assert await bench.outcome(conditions) == Succeeded(b'{"result":true}', "true")
+    used = bench.rendering.renderer_process.pid is not None
+    read = await bench.outcome(reading("{{ nodes.up.output | length }}", up=value))
+    assert read == Succeeded(b'{"read":%d}' % (len(data) - 2))
+    assert [used, bench.rendering.renderer_process.pid is not None] == [excess == 1] * 2
+
+
+async def test_a_node_that_reads_none_of_much_data_needs_no_child(bench: Bench) -> None:
+    assert await bench.outcome(reading("text", up=text_of(FITS + 1))) == Succeeded(b'{"read":"text"}')
+    assert bench.rendering.renderer_process.pid is None
+
+
+async def test_stored_outputs_are_loaded_up_to_a_total(bench: Bench) -> None:
+    half = await bench.outputs.put(text_of(LOADED_BYTES_MAX // 2))
+    rest = await bench.outputs.put(text_of(LOADED_BYTES_MAX // 2 + 1))
+    found = await bench.outcome(reading("{{ nodes.b.output | length }}", a=half, b=half))
+    assert found == Succeeded(b'{"read":%d}' % (LOADED_BYTES_MAX // 2 - 2))
+    found = await bench.outcome(reading("{{ nodes.a.output | length }}", a=half, b=rest))
+    assert isinstance(found, Failure), found
+    assert (found.failure_class, found.type) == (FailureClass.PERMANENT, "INPUTS_TOO_LARGE")
+    assert str(LOADED_BYTES_MAX + 1) in found.message
+
+
+async def test_a_reference_that_understates_its_size_gets_around_no_limit(bench: Bench) -> None:
+    """Its runner may have been anybody's."""
+    stored = await bench.outputs.put(text_of(PARSED_BYTES_MAX * 2))
+    found = await bench.outcome(reading("{{ nodes.up.output }}", up=StoredOutput(stored.key, stored.sha256, 0)))
+    assert isinstance(found, Failure), found
+    assert found.type == "OUTPUT_MISSING"
+    assert bench.rendering.renderer_process.pid is None
+
+
+@pytest.mark.parametrize(("count", "is_good"), [(VALUES_MAX - 1, True), (VALUES_MAX, False)])
+async def test_what_a_module_gets_has_at_most_so_many_values(bench: Bench, count: int, is_good: bool) -> None:
+    """This process has to parse it, and each value takes many times its bytes."""
+    stored = await bench.outputs.put(b"[" + b",".join([b"[]"] * count) + b"]")
+    found = await bench.outcome(reading("{{ nodes.up.output }}", up=stored))
+    if is_good:
+        assert isinstance(found, Succeeded), found
+    else:
+        assert isinstance(found, Failure), found
+        assert (found.failure_class, found.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
+        assert found.message == f"inputs: the rendered value has more than {VALUES_MAX} values"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no JSON",
+        b"",
+        b'null}}, "documents": {"config": {}, "inputs": {"read": "mine"}}, "x": {"y": {"z": 1',
+        b'1\n{"head": {"documents": {"config": {}, "inputs": {"read": "mine"}}}}',
+    ],
+)
+async def test_data_that_is_no_json_is_a_failure_and_no_part_of_the_request(
+    bench: Bench, tmp_path: Path, data: bytes
+) -> None:
+    digest = hashlib.sha256(data).hexdigest()
+    place = tmp_path / digest[:2] / f"{digest}.json"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(data)
+    outputs = {"up": StoredOutput(f"{digest[:2]}/{digest}.json", digest, len(data)), "long": text_of(PARSED_BYTES_MAX)}
+    found = await bench.outcome(reading("{{ nodes.up.output }}", **outputs))
+    if not data:
+        assert found == Succeeded(orjson.dumps({"read": None}))
+        return
+    assert isinstance(found, Failure), found
+    assert (found.failure_class, found.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
+    assert found.message == "nodes.up.output is not JSON"
