@@ -66,7 +66,7 @@ async def failure(tmp_path: Any, url: str, *, timeout_seconds: float = 0.0, **co
 async def test_refusal_is_permanent_whatever_it_says_of_later(tmp_path: Any, server: Server) -> None:
     server.status, server.headers = 403, {"Retry-After": "7"}
     found = await failure(tmp_path, server.url)
-    assert found == Failure(FailureClass.PERMANENT, "HTTP_403", "HTTP 403: no")
+    assert found == Failure(FailureClass.PERMANENT, "HTTP_403", "127.0.0.1 answered HTTP 403: no")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_trouble_is_transient_and_says_when_to_come_back(
 ) -> None:
     server.status, server.headers = 503, headers
     found = await failure(tmp_path, server.url)
-    assert found == Failure(FailureClass.TRANSIENT, "HTTP_503", "HTTP 503: no", seconds)
+    assert found == Failure(FailureClass.TRANSIENT, "HTTP_503", "127.0.0.1 answered HTTP 503: no", seconds)
 
 
 async def test_connection_that_is_closed_without_an_answer_is_transient(tmp_path: Any, server: Server) -> None:

@@ -7,13 +7,16 @@ or as a date), other 4xx PERMANENT. Every request carries `Idempotency-Key: <eff
 recognise a second attempt.
 
 Hazards: only public addresses are called, and those that the operator allows (`guarded_sockets.py`). A redirect to
-another origin gets no credentials. An answer over the limit fails, so that it does not fill the memory.
+another origin gets no credentials. Errors and spans name the host and nothing else of the address, because a user name,
+a path or a query may be a secret; what a server says is shown without what it was sent (`sent_secrets.py`). An answer
+over the limit fails, so that it does not fill the memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,15 +29,21 @@ from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emit_span, parse_traceparent
 from services.runner.app.modules.flow import seconds_of
 from services.runner.app.modules.guarded_sockets import AddressDenied, GuardedSockets
+from services.runner.app.modules.sent_secrets import SentSecrets
+from services.runner.app.rendering.bodies import body_of, codec_of
 from services.runner.core.egress import Egress
 from services.runner.core.failures import FailureClass, of_status, seconds_asked
-from windlass.sdk import Context, Module, ModuleTimeout, PermanentError, TransientError
+from windlass.sdk import Context, Module, ModuleError, ModuleTimeout, PermanentError, TransientError
 from windlass.sdk.registry import Returned
 
 if TYPE_CHECKING:
     import aiohttp
 
 log = logger(__name__)
+
+# They warn of headers that strangers sent, and repeat these.
+for _name in ("aiohttp.client", "aiohttp.internal"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 REDIRECTS_MAX = 5
@@ -51,14 +60,10 @@ _CARRIED = {
 
 @contextlib.contextmanager
 def _traced(
-    span: TraceContext | None, parent: TraceContext | None, method: str, url: str
+    span: TraceContext | None, parent: TraceContext | None, method: str, host: str
 ) -> Iterator[dict[str, AttributeValue]]:
-    """Record the span of a request, which gets the attributes that the block adds.
-
-    It names the host only, because paths and queries may hold secrets."""
-    attributes: dict[str, AttributeValue] = {"http.request.method": method, "server.address": ""}
-    with contextlib.suppress(ValueError):  # the request itself refuses such an address with a better message
-        attributes["server.address"] = urlsplit(url).hostname or ""
+    """Record the span of a request, which gets the attributes that the block adds."""
+    attributes: dict[str, AttributeValue] = {"http.request.method": method, "server.address": host}
     start_ns, error = time.time_ns(), ""
     try:
         yield attributes
@@ -95,42 +100,74 @@ async def _request(ctx: Context, config: Any, sockets: GuardedSockets) -> Return
     url = config.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise PermanentError("config.url must be an http:// or https:// address", type="INVALID_CONFIG")
+    host = _host(url)
+    try:
+        return await _answer(ctx, config, url, host, sockets)
+    except TimeoutError:
+        raise ModuleTimeout(f"no answer from {host} in time", type="HTTP_TIMEOUT") from None
+    except aiohttp.TooManyRedirects:
+        raise PermanentError(f"{host} redirects more than {REDIRECTS_MAX} times", type="HTTP_INVALID") from None
+    except aiohttp.NonHttpUrlClientError:
+        raise PermanentError(f"{host} redirects to something that is not http", type="HTTP_INVALID") from None
+    except aiohttp.ClientConnectorError as error:
+        if isinstance(error.os_error, AddressDenied):
+            raise _denied(ctx, error.host, error.os_error) from None
+        raise TransientError(f"no connection to {error.host}: {type(error).__name__}", type="HTTP_NETWORK") from None
+    except (ValueError, TypeError) as error:
+        # The texts of these errors repeat what was wrong. ValueError: also an invalid address (aiohttp.InvalidURL).
+        what = f"the request to {host} cannot be made: its address, method or headers are malformed"
+        raise PermanentError(f"{what} ({type(error).__name__})", type="HTTP_INVALID") from None
+    except aiohttp.ClientError as error:
+        raise TransientError(f"no whole answer from {host}: {type(error).__name__}", type="HTTP_NETWORK") from None
+
+
+def _host(url: str) -> str:
+    """The host of an address, for people. An address that is malformed may have something else in its place."""
+    try:
+        parts = urlsplit(url)
+        return parts.hostname if parts.hostname and parts.port != 0 else "the host"
+    except ValueError:
+        return "the host"
+
+
+async def _answer(ctx: Context, config: Any, url: str, host: str, sockets: GuardedSockets) -> Returned:
+    import aiohttp
+    from yarl import URL
+
     method = str(config.get("method", "GET")).upper()
-    headers = {"Idempotency-Key": ctx.effect_key, **{str(k): str(v) for k, v in config.get("headers", {}).items()}}
+    own_headers = {str(k): str(v) for k, v in config.get("headers", {}).items()}
+    headers = {"Idempotency-Key": ctx.effect_key, **own_headers}
     parent = parse_traceparent(ctx.traceparent)
     span = None if parent is None else parent.child()
     if span is not None:
         headers.setdefault("traceparent", span.header())
-    params = {str(k): str(v) for k, v in config.get("query", {}).items()} or None
+    target = URL(url).extend_query({str(k): str(v) for k, v in config.get("query", {}).items()})
     body = _body(config, headers)
     timeout = aiohttp.ClientTimeout(total=seconds_of(config.get("timeout", _SECONDS)))
     connector = aiohttp.TCPConnector(socket_factory=sockets, force_close=True)
-    try:
-        with _traced(span, parent, method, url) as attributes:
-            async with (
-                aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
-                session.request(
-                    method,
-                    url,
-                    headers=headers,
-                    params=params,
-                    data=body,
-                    max_redirects=REDIRECTS_MAX + 1,  # aiohttp refuses the one that it counts to
-                    middlewares=(_Headers(),),
-                ) as answer,
-            ):
-                attributes["http.response.status_code"] = answer.status
-                return await _output(answer)
-    except TimeoutError:
-        raise ModuleTimeout(f"no answer from {url} in time", type="HTTP_TIMEOUT") from None
-    except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
-        raise PermanentError(f"{type(error).__name__}: {url}", type="HTTP_INVALID") from None
-    except aiohttp.ClientConnectorError as error:
-        if isinstance(error.os_error, AddressDenied):
-            raise _denied(ctx, error.host, error.os_error) from None
-        raise TransientError(f"{type(error).__name__} from {url}", type="HTTP_NETWORK") from None
-    except aiohttp.ClientError as error:
-        raise TransientError(f"no answer from {url} ({type(error).__name__})", type="HTTP_NETWORK") from None
+    with _traced(span, parent, method, host) as attributes:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
+            session.request(
+                method,
+                target,
+                headers=headers,
+                data=body,
+                max_redirects=REDIRECTS_MAX + 1,  # aiohttp refuses the one that it counts to
+                middlewares=(_Headers(),),
+            ) as answer,
+        ):
+            attributes["http.response.status_code"] = answer.status
+            raw = await _bounded_body(answer, host)
+            if (failure_class := of_status(answer.status)) is not None:
+                said = SentSecrets(target, own_headers).withheld_from(raw, codec_of(_content_type(answer)))
+                raise _error(answer, failure_class, f"{host} answered HTTP {answer.status}: {said}")
+    return {
+        "status": answer.status,
+        # Bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold.
+        "headers": {k.lower(): v.encode("utf-8", "replace").decode() for k, v in answer.headers.items()},
+        "body": body_of(raw, _content_type(answer)),
+    }
 
 
 class _Headers:
@@ -177,36 +214,23 @@ def _body(config: Any, headers: dict[str, str]) -> bytes | None:
     return orjson.dumps(body)
 
 
-async def _output(answer: aiohttp.ClientResponse) -> Returned:
-    body = await _bounded_body(answer)
-    failure_class = of_status(answer.status)
-    if failure_class is not None:
-        message = f"HTTP {answer.status}: {body[:500].decode('utf-8', 'replace')}"
-        kind = f"HTTP_{answer.status}"
-        if failure_class is FailureClass.PERMANENT:
-            raise PermanentError(message, type=kind)
-        raise TransientError(message, type=kind, retry_after=_retry_after(answer))
-    return {
-        "status": answer.status,
-        # Bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold.
-        "headers": {k.lower(): v.encode("utf-8", "replace").decode() for k, v in answer.headers.items()},
-        "body": _parsed(answer, body),
-    }
+def _error(answer: aiohttp.ClientResponse, failure_class: FailureClass, message: str) -> ModuleError:
+    kind = f"HTTP_{answer.status}"
+    if failure_class is FailureClass.PERMANENT:
+        return PermanentError(message, type=kind)
+    return TransientError(message, type=kind, retry_after=_retry_after(answer))
 
 
-def _parsed(answer: aiohttp.ClientResponse, body: bytes) -> Any:
-    if answer.content_type.endswith("json"):
-        with contextlib.suppress(orjson.JSONDecodeError):
-            return orjson.loads(body)
-    return body.decode(answer.charset or "utf-8", "replace")
+def _content_type(answer: aiohttp.ClientResponse) -> str:
+    return answer.headers.get("Content-Type", "")
 
 
-async def _bounded_body(answer: aiohttp.ClientResponse) -> bytes:
+async def _bounded_body(answer: aiohttp.ClientResponse, host: str) -> bytes:
     try:
         await answer.content.readexactly(ANSWER_BYTES_MAX + 1)
     except asyncio.IncompleteReadError as whole:
         return whole.partial
-    raise PermanentError(f"the answer is over {ANSWER_BYTES_MAX} bytes", type="HTTP_ANSWER_TOO_LARGE")
+    raise PermanentError(f"the answer of {host} is over {ANSWER_BYTES_MAX} bytes", type="HTTP_ANSWER_TOO_LARGE")
 
 
 def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
