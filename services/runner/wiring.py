@@ -53,7 +53,8 @@ class RunnerService:
         self._settings = settings
         self.name = settings.name
         self._clock = SystemClock()
-        self._modules = load_modules(settings)
+        self._rendering = Rendering()
+        self._modules = load_modules(settings, self._rendering)
         self._connect()
         self._join_coordinators()
         self._join_work()
@@ -86,7 +87,6 @@ class RunnerService:
         )
 
     def _join_work(self) -> None:
-        self._rendering = Rendering()
         self._worker = Worker(
             registry=registry,
             rendering=self._rendering,
@@ -142,11 +142,11 @@ class RunnerService:
         )
 
 
-def load_modules(settings: RunnerSettings) -> list[str]:
+def load_modules(settings: RunnerSettings, rendering: Rendering) -> list[str]:
     """Register the built-in modules and the user's; return all their names."""
     # The lines of modules are shown at our level, those of libraries from WARNING on.
     MODULE_LOG.setLevel(settings.log_level.upper())
-    for module in built_in(Egress(settings.allowed_networks)):
+    for module in built_in(Egress(settings.allowed_networks), rendering):
         registry.add(module)
     import_files(settings.module_files)
     return list(registry)

@@ -58,10 +58,10 @@ class Bench:
         self.desk = desk or Desk()
         self.clock = ManualClock()
         self.registry = Registry()
-        for module in built_in(egress):
+        self.rendering = Rendering()
+        for module in built_in(egress, self.rendering):
             self.registry.add(module)
         self.outputs = DirectoryOutputs(directory)
-        self.rendering = Rendering()
         self.worker = Worker(self.registry, self.rendering, self.outputs, self.desk, self.clock, concurrency)
 
     def close(self) -> None:

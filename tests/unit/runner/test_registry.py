@@ -3,13 +3,14 @@
 from typing import Any
 
 from services.runner.app.modules import built_in
+from services.runner.app.rendering import Rendering
 from services.runner.core.egress import Egress
 from windlass.sdk import Context, Registry
 
 
 def test_modules_whose_work_may_be_done_twice_are_named() -> None:
     registry = Registry()
-    for module in built_in(Egress()):
+    for module in built_in(Egress(), Rendering()):
         registry.add(module)
 
     def work(_ctx: Context, _inputs: Any, _config: Any) -> None: ...

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.runner.app.modules import flow, http_request
+from services.runner.app.rendering import Rendering
 from services.runner.core.egress import Egress
 from windlass.sdk import Module
 
 
-def built_in(egress: Egress) -> list[Module]:
+def built_in(egress: Egress, rendering: Rendering) -> list[Module]:
     """The modules of every runner. Those that open connections call only what `egress` permits."""
-    return [*flow.BUILT_IN.modules(), http_request.module(egress)]
+    return [*flow.BUILT_IN.modules(), http_request.module(egress, rendering.renderer_process.body_as_json)]
 
 
 def import_files(files: Sequence[Path]) -> None:

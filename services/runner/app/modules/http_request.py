@@ -9,7 +9,8 @@ recognise a second attempt.
 Hazards: only public addresses are called, and those that the operator allows (`guarded_sockets.py`). A redirect to
 another origin gets no credentials. Errors and spans name the host and nothing else of the address, because a user name,
 a path or a query may be a secret; what a server says is shown without what it was sent (`sent_secrets.py`). An answer
-over the limit fails, so that it does not fill the memory.
+over the limit fails, and one that is not small is read in the child process, so that it fills neither the memory nor
+the time of the runner.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
@@ -30,7 +32,7 @@ from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emi
 from services.runner.app.modules.flow import seconds_of
 from services.runner.app.modules.guarded_sockets import AddressDenied, GuardedSockets
 from services.runner.app.modules.sent_secrets import SentSecrets
-from services.runner.app.rendering.bodies import body_of, codec_of
+from services.runner.app.rendering.bodies import SMALL_BYTES_MAX, body_of, codec_of
 from services.runner.core.egress import Egress
 from services.runner.core.failures import FailureClass, of_status, seconds_asked
 from windlass.sdk import Context, Module, ModuleError, ModuleTimeout, PermanentError, TransientError
@@ -45,6 +47,11 @@ log = logger(__name__)
 for _name in ("aiohttp.client", "aiohttp.internal"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
+Reader = Callable[[bytes, str], Awaitable[Any]]
+ReadLarge = Callable[[bytes, str], bytes]
+
+# More would only wait for the child elsewhere.
+READERS = 2
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 REDIRECTS_MAX = 5
 # How an operator opens networks.
@@ -84,16 +91,29 @@ def _traced(
             )
 
 
-def module(egress: Egress) -> Module:
-    """The module, for a runner that may call so much."""
+def module(egress: Egress, read_large: ReadLarge) -> Module:
+    """The module, for a runner that may call so much. `read_large` is `bodies.body_as_json` in another process."""
+    # A request waits here while the body of another is read. It has threads of its own, because modules may hold all
+    # those of the event loop.
+    threads = ThreadPoolExecutor(READERS, thread_name_prefix="responses")
+
+    async def body(raw: bytes, content_type: str) -> Any:
+        if len(raw) <= SMALL_BYTES_MAX:
+            return body_of(raw, content_type)
+        loop = asyncio.get_running_loop()
+        try:
+            return orjson.Fragment(await loop.run_in_executor(threads, read_large, raw, content_type))
+        except PermanentError:
+            fault = "the answer is nested too deep, or takes too much memory or time to be read"
+            raise PermanentError(fault, type="HTTP_ANSWER_TOO_LARGE") from None
 
     async def request(ctx: Context, _inputs: Any, config: Any) -> Returned:
-        return await _request(ctx, config, GuardedSockets(egress))
+        return await _request(ctx, config, GuardedSockets(egress), body)
 
     return Module("http.request@1", request, idempotent=False, is_async=True, inline=False)
 
 
-async def _request(ctx: Context, config: Any, sockets: GuardedSockets) -> Returned:
+async def _request(ctx: Context, config: Any, sockets: GuardedSockets, read: Reader) -> Returned:
     # Imported at the first request: it costs a third of a runner's start, and many runners never need it.
     import aiohttp
 
@@ -102,7 +122,7 @@ async def _request(ctx: Context, config: Any, sockets: GuardedSockets) -> Return
         raise PermanentError("config.url must be an http:// or https:// address", type="INVALID_CONFIG")
     host = _host(url)
     try:
-        return await _answer(ctx, config, url, host, sockets)
+        return await _answer(ctx, config, url, host, sockets, read)
     except TimeoutError:
         raise ModuleTimeout(f"no answer from {host} in time", type="HTTP_TIMEOUT") from None
     except aiohttp.TooManyRedirects:
@@ -130,7 +150,7 @@ def _host(url: str) -> str:
         return "the host"
 
 
-async def _answer(ctx: Context, config: Any, url: str, host: str, sockets: GuardedSockets) -> Returned:
+async def _answer(ctx: Context, config: Any, url: str, host: str, sockets: GuardedSockets, read: Reader) -> Returned:
     import aiohttp
     from yarl import URL
 
@@ -166,7 +186,7 @@ async def _answer(ctx: Context, config: Any, url: str, host: str, sockets: Guard
         "status": answer.status,
         # Bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold.
         "headers": {k.lower(): v.encode("utf-8", "replace").decode() for k, v in answer.headers.items()},
-        "body": body_of(raw, _content_type(answer)),
+        "body": await read(raw, _content_type(answer)),
     }
 
 
