@@ -1,7 +1,9 @@
 """Logs as JSON lines on standard error: each line has one event and its facts as fields.
 
 `log.info("dispatched execution", execution_id=…)`: the event is a constant text that people can search for.
-Secrets are kept out in two ways: a field whose name tells of a secret is blanked, and passwords in URLs are cut.
+Secrets are kept out in two ways: a field whose name tells of a secret is blanked, and user, password and query are cut
+out of URLs. Foreign text may hold control characters, which a terminal would obey. JSON escapes only the oldest of
+them; the others are escaped too.
 Records of libraries that use `logging` come out in the same form, with their `extra` as fields. They appear from
 WARNING on, unless their own logger has a level.
 """
@@ -25,7 +27,10 @@ if _rich is None:
     del sys.modules["rich"]
 
 _SECRET_NAME: Final = re.compile(r"(^|_)(key|secret|password|token|authorization|credential)$", re.I)
-_URL_PASSWORD: Final = re.compile(r"(\w+://[^:/@\s]*:)[^@/\s]+@")
+_URL_USER: Final = re.compile(r"(://)[^/?#\s]+@")
+_URL_QUERY: Final = re.compile(r"(://[^?#\s]*\?)[^#\s]+")
+# DEL, C1, marks that change the direction of writing, and separators of lines, in UTF-8.
+_CONTROL: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
 _LEVELS: Final = logging.getLevelNamesMapping()
 
 Log = structlog.typing.FilteringBoundLogger
@@ -65,7 +70,7 @@ def without_secrets(_logger: object, _method: str, event: MutableMapping[str, An
         if _SECRET_NAME.search(name):
             event[name] = "[withheld]"
         elif isinstance(value, str) and "://" in value:
-            event[name] = _URL_PASSWORD.sub(r"\1[withheld]@", value)
+            event[name] = _URL_QUERY.sub(r"\1[withheld]", _URL_USER.sub(r"\1[withheld]@", value))
     return event
 
 
@@ -79,10 +84,11 @@ def _with_origin(service: str, replica: str) -> structlog.typing.Processor:
 
 def _as_json(event: object, **_: object) -> bytes:
     try:
-        return orjson.dumps(event, default=repr)
+        line = orjson.dumps(event, default=repr)
     except TypeError:
         # A value that JSON cannot hold: a lone surrogate, a number over 64 bits, a key that is no text.
-        return orjson.dumps({"event": ascii(event)})
+        line = orjson.dumps({"event": ascii(event)})
+    return _CONTROL.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), line)
 
 
 # The attributes of every record. All others were given as `extra`.

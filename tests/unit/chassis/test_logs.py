@@ -10,7 +10,7 @@ import pytest
 from services.chassis.telemetry.logs import setup_logging, without_secrets
 
 
-def logged(program: str) -> list[dict[str, Any]]:
+def lines_of(program: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", "from services.chassis.telemetry.logs import *\n" + program],
         capture_output=True,
@@ -18,7 +18,11 @@ def logged(program: str) -> list[dict[str, Any]]:
         check=True,
     )
     assert done.stdout == ""
-    return [json.loads(line) for line in done.stderr.splitlines()]
+    return done.stderr.splitlines()
+
+
+def logged(program: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines_of(program)]
 
 
 def test_a_line_has_its_event_fields_and_origin() -> None:
@@ -64,15 +68,25 @@ def test_facts_that_are_no_json_do_not_cost_the_line() -> None:
     assert "odd" in line["event"]
 
 
+def test_control_characters_of_foreign_text_are_escaped() -> None:
+    """A line is often looked at in a terminal, which obeys them."""
+    name = "é\x1b[2J\x7f\x9b2J\u061c\u200e\u202e\u2066\u2028\n"
+    (line,) = lines_of(f"setup_logging(service='shop')\nlogger('shop').info('odd', name={name!r})\n")
+    assert line.isprintable()
+    assert json.loads(line)["name"] == name
+
+
 def test_secrets_are_withheld_by_name_and_cut_out_of_urls() -> None:
     event = {
         "api_key": "x", "Authorization": "x", "service_secret": "x", "password": "x",
         "key_id": "kept", "url": "dial postgresql://user:hidden@host/db now",
+        "asked": "GET https://hidden@host:8/path?hidden=1&b=hidden#part of https://h?hidden, not http://h/ why? no",
     }  # fmt: skip
     assert without_secrets(None, "info", dict(event)) == {
         "api_key": "[withheld]", "Authorization": "[withheld]", "service_secret": "[withheld]",
         "password": "[withheld]", "key_id": "kept",
-        "url": "dial postgresql://user:[withheld]@host/db now",
+        "url": "dial postgresql://[withheld]@host/db now",
+        "asked": "GET https://[withheld]@host:8/path?[withheld]#part of https://h?[withheld] not http://h/ why? no",
     }  # fmt: skip
 
 
