@@ -6,6 +6,7 @@ import typer
 
 from windlass.cli import messages, render
 from windlass.cli.connection import Api, command
+from windlass.cli.output import say
 
 keys = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, rich_markup_mode=None)
 workspaces = typer.Typer(
@@ -39,8 +40,8 @@ WORKSPACE_COLUMNS = {
 
 
 def _show_key(answer: Any) -> None:
-    typer.echo(f"key {answer.api_key.key_id} of workspace {answer.api_key.workspace}; shown once:", err=True)
-    typer.echo(answer.key)
+    say(f"key {answer.api_key.key_id} of workspace {answer.api_key.workspace}; shown once:", err=True)
+    say(answer.key)
 
 
 @command(keys, "create", shows=_show_key)
@@ -66,12 +67,12 @@ def list_keys(api: Api, workspace: WorkspaceOption = "") -> Any:
 def revoke_key(api: Api, key_id: Annotated[str, typer.Argument(metavar="KEY_ID")]) -> None:
     """Revoke a key: it is refused from now on."""
     api.call(messages.RevokeApiKeyRequest(key_id=key_id))
-    typer.echo(f"{key_id} is refused from now on")
+    say(f"{key_id} is refused from now on")
 
 
 def _show_workspace(answer: Any) -> None:
     name = answer.workspace.workspace
-    typer.echo(f"{name} is created; create its first key with: windlass keys create ADMIN --workspace {name}")
+    say(f"{name} is created; create its first key with: windlass keys create ADMIN --workspace {name}")
 
 
 @command(workspaces, "create", shows=_show_workspace)
@@ -138,7 +139,7 @@ def delete_workspace(
         typer.confirm(f"Close {workspace!r} for good?", abort=True)
     request = messages.DeleteWorkspaceRequest(workspace=workspace)
     api.call(request, key="system")
-    typer.echo(f"{workspace} is closed")
+    say(f"{workspace} is closed")
 
 
 def _key_for(workspace: str) -> str:

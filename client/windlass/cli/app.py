@@ -7,6 +7,7 @@ import typer
 
 from windlass.cli import access, executions, stack, workflows
 from windlass.cli.connection import command
+from windlass.cli.output import say
 
 app = typer.Typer(
     name="windlass",
@@ -22,7 +23,7 @@ def _say_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(version("windlass"))
+        say(version("windlass"))
         raise typer.Exit
 
 

@@ -20,6 +20,7 @@ import typer
 
 from windlass.cli import render
 from windlass.cli.invocation import DEFAULT_HOME, as_typed
+from windlass.cli.output import say, visible
 
 CALL_SECONDS = 30.0
 # A repeat is harmless: every command that changes something carries a request id or is idempotent by nature.
@@ -117,7 +118,7 @@ class Api:
         try:
             yield
         except Unusable as error:
-            typer.echo(str(error), err=True)
+            say(str(error), err=True)
             raise typer.Exit(1) from None
         except _rpc_error() as error:
             is_secure = self.authority_file is not None and self.address is not None
@@ -200,13 +201,13 @@ def _tell(error: Any, home: Path, target: str) -> None:
     said = error.details()
     if is_away:
         said = f"no api answers at {target} ({said.rpartition('last error: ')[2]})"
-    typer.echo(said, err=True)
+    say(visible(said), err=True)
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details if status is not None else ():
         if detail.Unpack(bad):
             for violation in bad.field_violations:
-                typer.echo(f"  {violation.field}: {violation.description or violation.reason}", err=True)
+                say(visible(f"  {violation.field}: {violation.description or violation.reason}"), err=True)
         detail.Unpack(info)
-    typer.echo(f"reason: {info.reason or error.code().name}", err=True)
+    say(visible(f"reason: {info.reason or error.code().name}"), err=True)
     if hint := info.metadata.get("try"):
-        typer.echo(f"try:    {as_typed(hint, home)}", err=True)
+        say(visible(f"try:    {as_typed(hint, home)}"), err=True)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import typer
 
 from deploy.local.plan import Options, on_free_ports
 from deploy.local.supervisor import Supervisor
@@ -25,6 +24,7 @@ from windlass.cli.connection import Api
 from windlass.cli.executions import events_of, show_runs
 from windlass.cli.invocation import program
 from windlass.cli.local_stack import EXPECTED_ERRORS, errors_in, explain
+from windlass.cli.output import say
 from windlass.cli.render import cell, plain
 from windlass.definition.parsing import Format, parse
 
@@ -82,7 +82,7 @@ def _apply(api: Api) -> None:
     _title(f"The workflow: {definition['description'][0].lower()}{definition['description'][1:]}")
     for node in definition["nodes"]:
         sources = [edge["from"] for edge in definition["edges"] if edge["to"] == node["id"]]
-        typer.echo(f"  {node['id']:<12} {node['module']:<12} {'after ' + ', '.join(sources) if sources else 'first'}")
+        say(f"  {node['id']:<12} {node['module']:<12} {'after ' + ', '.join(sources) if sources else 'first'}")
     answer = api.call(messages.ApplyWorkflowRequest(source=text))
     _say(f"applied as version {answer.workflow.version}")
 
@@ -102,7 +102,7 @@ def _watch(api: Api, execution_id: str) -> None:
     for event in events_of(api, execution_id):
         first = first or event.time.ToMilliseconds()
         after = event.time.ToMilliseconds() - first
-        typer.echo(f"  {event.seq:>3}  +{after:>5} ms  {event.type:<20} {event.node}".rstrip())
+        say(f"  {event.seq:>3}  +{after:>5} ms  {event.type:<20} {event.node}".rstrip())
 
 
 def _account(api: Api, execution_id: str) -> int:
@@ -112,7 +112,7 @@ def _account(api: Api, execution_id: str) -> int:
     show_runs(runs)
     state = cell(execution, "state")
     _title(f"The result: {state} after {cell(execution, 'metrics.duration')}")
-    typer.echo(json.dumps(plain(execution.output), indent=2))
+    say(json.dumps(plain(execution.output), indent=2))
     _tell_what_happened(execution, runs)
     return 0 if state == "SUCCESS" else 1
 
@@ -129,7 +129,7 @@ def _show_what_next() -> None:
     command = program()
     definition = os.path.relpath(str(files("windlass.cli") / DEFINITION))
     _title("Next steps")
-    typer.echo(
+    say(
         f"""\
 Start a stack that stays in one terminal. It keeps its state in .windlass/:
 
@@ -151,8 +151,8 @@ Kill any of the four services at any time (`{command} status` shows their pids).
 
 
 def _title(text: str) -> None:
-    typer.secho(f"\n{text}", bold=True)
+    say(f"\n{text}", bold=True)
 
 
 def _say(text: str) -> None:
-    typer.echo(f"  {text}")
+    say(f"  {text}")

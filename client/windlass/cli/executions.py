@@ -11,6 +11,7 @@ import typer
 
 from windlass.cli import messages, render
 from windlass.cli.connection import TRY_AGAIN_SECONDS, Api, JsonOption, command
+from windlass.cli.output import say, visible
 
 _FILTER_HELP = """Only those for which this is true, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT
 labels.region = eu. OR binds tighter than AND. docs/filters.md has the fields."""
@@ -148,7 +149,7 @@ RUN_COLUMNS: render.Columns = {
 def show_runs(found: Any) -> None:
     """A table of attempts and, below it, their timeline."""
     render.table(found, RUN_COLUMNS)
-    typer.echo("")
+    say()
     render.timeline(found)
 
 
@@ -198,11 +199,11 @@ def _show(execution: Any) -> None:
 
 def _show_event(event: Any, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(render.compact(event))
+        say(render.compact(event))
         return
     details = render.compact(event.details) if event.details.fields else ""
     subject = f" {render.node_name(event.node)}" if event.node else ""
-    typer.echo(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip())
+    say(visible(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip()))
 
 
 def _input(text: str) -> Any:

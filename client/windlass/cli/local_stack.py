@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from deploy.local import installation
 from deploy.local.child import ChildFailed
 from deploy.local.home import STOPPING, Home, HomeTaken
@@ -23,10 +21,11 @@ from deploy.local.ports import PortTaken
 from deploy.local.postgres import PostgresFailed
 from deploy.local.supervisor import Supervisor
 from windlass.cli.invocation import as_typed
+from windlass.cli.output import say
 from windlass.cli.render import grid
 
 DONE, FAILED = 0, 1
-_say = partial(typer.echo, err=True)
+_say = partial(say, err=True)
 # `down` gives up after this time.
 DOWN_SECONDS = 15.0
 POLL_SECONDS = 0.1
@@ -97,7 +96,7 @@ def status(root: Path, *, as_json: bool) -> int:
         _say(f"the stack in {home.root} is {doing} (process {pid})")
         return FAILED
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        say(json.dumps(found, indent=1))
     else:
         _show_processes(found)
     return DONE
@@ -116,8 +115,8 @@ def _show_running(home: Home) -> None:
     assert found is not None, "up.json is written before this is called"
     _show_processes(found)
     grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
-    typer.echo(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}")
-    typer.echo(f"  grpcurl -plaintext {grpc} list\n")
+    say(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}")
+    say(f"  grpcurl -plaintext {grpc} list\n")
 
 
 def _show_processes(found: dict[str, Any]) -> None:

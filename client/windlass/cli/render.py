@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import typer
+from windlass.cli.output import say, visible, visible_json
 
 STATE_COLOURS = {
     "SUCCESS": "green",
@@ -56,7 +56,7 @@ def grid(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
     long for it in the next line."""
     from rich.cells import cell_len
 
-    lines = [list(columns), *([" ".join(cell.split()) for cell in row] for row in rows)]
+    lines = [list(columns), *([visible(" ".join(cell.split())) for cell in row] for row in rows)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
     out = console()
     for line in lines:
@@ -73,20 +73,21 @@ def console() -> Any:
 
 
 def coloured(cell: str) -> str:
+    """A text, of somebody else perhaps, as rich shows it."""
     from rich.markup import escape
 
     colour = STATE_COLOURS.get(cell)
-    return f"[{colour}]{cell}[/{colour}]" if colour else escape(cell)
+    return f"[{colour}]{cell}[/{colour}]" if colour else escape(visible(cell))
 
 
 def print_json(message: Any) -> None:
     """A message in protobuf's JSON form."""
-    typer.echo(json.dumps(plain(message), indent=1, ensure_ascii=False))
+    say(visible_json(json.dumps(plain(message), indent=1, ensure_ascii=False)))
 
 
 def compact(message: Any) -> str:
     """A message, Struct or Value on one line. The keys are sorted, because a Struct has them in no order."""
-    return json.dumps(plain(message), ensure_ascii=False, sort_keys=True)
+    return visible_json(json.dumps(plain(message), ensure_ascii=False, sort_keys=True))
 
 
 def plain(message: Any) -> Any:

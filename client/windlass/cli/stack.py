@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from windlass.cli.invocation import DEFAULT_HOME
+from windlass.cli.output import say
 
 
 def _as_url(given: str | None) -> str | None:
@@ -64,7 +65,7 @@ AllowNetOption = Annotated[
 
 # The gRPC port of a 21st replica would be the metrics port of the first.
 REPLICAS_MAX = 20
-_say = partial(typer.echo, err=True)
+_say = partial(say, err=True)
 
 admin = typer.Typer(help="Create the first keys, and verify a database.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -5,16 +5,16 @@ from functools import partial
 from pathlib import Path
 
 import psycopg
-import typer
 
 from deploy.audit.auditor import report
 from deploy.local.home import Home
 from deploy.local.provision import DATABASE, with_database
 from services.chassis.telemetry.logs import setup_logging
 from windlass.cli.invocation import as_typed
+from windlass.cli.output import say, visible_json
 
 FAILED = 1
-_say = partial(typer.echo, err=True)
+_say = partial(say, err=True)
 
 
 def verify(root: Path, url: str | None) -> int:
@@ -31,7 +31,7 @@ def verify(root: Path, url: str | None) -> int:
         _say(f"cannot read {error.filename}: {error.strerror}")
         return FAILED
     try:
-        return asyncio.run(report(with_database(found, DATABASE), typer.echo))
+        return asyncio.run(report(with_database(found, DATABASE), lambda line: say(visible_json(line))))
     except (psycopg.Error, OSError) as error:
         _say(f"the database cannot be verified: {explain(error)}")
         return FAILED

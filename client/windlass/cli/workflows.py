@@ -8,6 +8,7 @@ import typer
 
 from windlass.cli import messages, render
 from windlass.cli.connection import Api, JsonOption, command
+from windlass.cli.output import say, say_file, visible
 
 app = typer.Typer(help="Apply, show and archive workflows.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -24,7 +25,7 @@ COLUMNS = {
 
 def _show_applied(answer: Any) -> None:
     change = messages.ApplyWorkflowResponse.Change.Name(answer.change)
-    typer.echo(f"{answer.workflow.workflow} version {answer.workflow.version} {change}")
+    say(f"{answer.workflow.workflow} version {answer.workflow.version} {change}")
     _show_faults("warning", answer.warnings)
 
 
@@ -59,14 +60,14 @@ def validate(
         _show_faults("fault", answer.faults)
         _show_faults("warning", answer.warnings)
         if not answer.faults:
-            typer.echo("no fault")
+            say("no fault")
     raise typer.Exit(1 if answer.faults else 0)
 
 
 def _show(workflow: Any) -> None:
     # On standard error, so that standard output can be compared with the file.
-    typer.echo(f"# {workflow.workflow} version {workflow.version}, etag {workflow.etag}", err=True)
-    typer.echo(workflow.source, nl=not workflow.source.endswith("\n"))
+    say(f"# {workflow.workflow} version {workflow.version}, etag {workflow.etag}", err=True)
+    say_file(workflow.source)
 
 
 @command(app, shows=_show)
@@ -97,14 +98,14 @@ def versions(api: Api, workflow: NameArgument) -> Any:
 def archive(api: Api, workflow: NameArgument) -> None:
     """Archive a workflow: it can no longer be started or changed."""
     api.call(messages.ArchiveWorkflowRequest(workflow=workflow))
-    typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
+    say(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
 
 
 @command(app)
 def restore(api: Api, workflow: NameArgument) -> None:
     """Restore an archived workflow."""
     api.call(messages.RestoreWorkflowRequest(workflow=workflow))
-    typer.echo(f"{workflow} can be started again")
+    say(f"{workflow} can be started again")
 
 
 class Source(NamedTuple):
@@ -144,4 +145,4 @@ def _show_faults(kind: str, faults: Any) -> None:
     for fault in faults:
         place = place_of(fault.node, fault.line)
         where = "".join(f"{part}: " for part in (kind, place, fault.path) if part)
-        typer.echo(f"{where}{fault.message} ({fault.reason})")
+        say(visible(f"{where}{fault.message} ({fault.reason})"))

@@ -1,5 +1,7 @@
 """Output for people: durations, states, and the timeline of an execution's runs."""
 
+import json
+import sys
 import time
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from windlass.api.v1.resources_pb2 import Run
 from windlass.cli.executions import show_runs
+from windlass.cli.output import say, say_file
 from windlass.cli.render import coloured, compact, date, grid, print_json, run_count, span, timeline
 
 
@@ -132,3 +135,42 @@ def test_json_on_one_line_is_the_same_every_time() -> None:
 def test_states_are_coloured_and_other_text_is_not() -> None:
     assert coloured("SUCCESS") == "[green]SUCCESS[/green]"
     assert coloured("noop@1") == "noop@1"
+
+
+# A terminal would clear itself, move, change its colour, write from right to left, and show a line that is none.
+HOSTILE = "é\x1b[2J\r\b\x9b31m\x7f\u202e\u2066\u2028\nstate      SUCCESS"
+
+
+def is_shown(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+def test_control_characters_of_others_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_from("a", 0, 10, state="FAILED")
+    run.error.type, run.error.message = "T", HOSTILE
+    show_runs([run])
+    shown = capsys.readouterr().out
+    assert is_shown(shown)
+    assert r"é\x1b[2J\r\x08\x9b31m\x7f\u202e\u2066\u2028\nstate" in shown
+    say(HOSTILE, err=True)
+    assert capsys.readouterr().err.split("\n")[1:] == ["state      SUCCESS", ""]
+
+
+def test_json_says_the_same_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    struct = Struct()
+    struct.update({HOSTILE: [HOSTILE]})
+    print_json(struct)
+    shown = capsys.readouterr().out
+    assert is_shown(shown)
+    assert json.loads(shown) == {HOSTILE: [HOSTILE]}
+    assert is_shown(compact(struct))
+    assert json.loads(compact(struct)) == {HOSTILE: [HOSTILE]}
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_file_is_shown_to_a_person_and_given_to_a_program(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    say_file("a: \u202e\nb: 1\n")
+    assert capsys.readouterr().out == ("a: \\u202e\nb: 1\n" if is_terminal else "a: \u202e\nb: 1\n")
