@@ -32,6 +32,7 @@ _API: Final = "services/api"
 _CHASSIS: Final = "services/chassis"
 _COORDINATOR: Final = "services/coordinator"
 _DISPATCHER: Final = "services/dispatcher"
+_RUNNER: Final = "services/runner"
 _EQUAL_AND: Final = "{receiver}.Condition(operator={receiver}.Condition.EQUAL, {arguments})"
 _EPOCH_STAYS: Final = sql_replaced(r"\bepoch = nextval\([^)]*\)", "epoch = greatest(q.epoch, 1)")
 
@@ -161,6 +162,34 @@ TENANTS: Final = [
     ),
 ]
 
+STRANGERS: Final = [
+    Mutant(
+        "socket_made_for_any_address",
+        *(_RUNNER, "GuardedSockets.__call__", answered("permits", "True")),
+        "test_a_name_that_resolves_to_another_address_the_next_time_gains_nothing",
+    ),
+    Mutant(
+        "address_judged_as_it_is_written",
+        *(_RUNNER, "Egress.permits", answered("_meant", "{arguments}")),
+        "test_a_public_address_may_be_called",
+    ),
+    Mutant(
+        "origins_not_told_apart",
+        *(_RUNNER, "_Headers.__call__", answered("origin", "1")),
+        "test_another_origin_gets_no_credentials_and_no_effect_key",
+    ),
+    Mutant(
+        "words_of_a_server_shown_as_they_are",
+        *(_RUNNER, "SentSecrets.withheld_from", answered("replace", "{receiver}")),
+        "test_a_failure_tells_no_secret",
+    ),
+    Mutant(
+        "size_of_a_stored_output_not_compared",
+        *(_RUNNER, "DirectoryOutputs._get", not_compared("size_bytes")),
+        "test_an_output_that_is_not_as_large_as_was_said_is_not_read",
+    ),
+]
+
 FILTERS: Final = [
     Mutant(
         "absent_value_lost_under_a_negation",
@@ -174,4 +203,4 @@ FILTERS: Final = [
     ),
 ]
 
-MUTANTS: Final = [*FENCES, *ADMISSION, *EXECUTIONS_AND_RUNS, *OUTAGES, *TENANTS, *FILTERS]
+MUTANTS: Final = [*FENCES, *ADMISSION, *EXECUTIONS_AND_RUNS, *OUTAGES, *TENANTS, *STRANGERS, *FILTERS]

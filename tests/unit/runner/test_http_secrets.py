@@ -1,6 +1,5 @@
 """However a request fails: its error, its spans and the log name the host, and nothing that may be a secret."""
 
-import asyncio
 import base64
 import logging
 from collections.abc import AsyncIterator
@@ -8,16 +7,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
 
 from services.runner.app import run_reports
 from services.runner.app.modules import http_request
 from services.runner.core.egress import Egress
 from services.runner.core.failures import Failure
+from tests.support.careless_server import careless_server
 from tests.support.postgres import free_port
 from tests.support.runner_bench import TO_THIS_MACHINE, Bench, a_job
 
-HELD = asyncio.Event()
 USER, WORD = "canary-user", "canary wörd"
 SECRETS: dict[str, Any] = {
     "headers": {"X-Api-Key": "canary-header", "X-Session": "Token canary-token", "X-Note": 'canary "quoted"'},
@@ -28,45 +26,10 @@ WHERE = f"//{USER}:canary%20w%C3%B6rd@127.0.0.1"
 QUERY = "?sig=canary-signature&canary-flag"
 
 
-async def echo(request: web.Request) -> web.Response:
-    """Everything that was sent, as careless servers do."""
-    said = [f"{request.method} {request.raw_path} {request.path_qs}", *request.query.values()]
-    said += [f"{name}: {value}" for name, value in request.headers.items()]
-    scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
-    if scheme:
-        said.append(base64.b64decode(credentials).decode("latin-1"))
-    status = int(request.path.strip("/"))
-    if "as" in request.query:
-        return web.json_response({"said": said}, status=status)
-    return web.Response(status=status, text="\n".join(said))
-
-
-async def odd(request: web.Request) -> web.Response:
-    kind = request.match_info["kind"]
-    if kind == "hangs":
-        await HELD.wait()
-    elif kind == "closes":
-        assert request.transport is not None
-        request.transport.close()
-    elif kind == "circles":
-        raise web.HTTPFound(request.path_qs)
-    elif kind == "elsewhere":
-        raise web.HTTPFound("gopher://canary-user@127.0.0.1/canary")
-    return web.Response(status=500, headers={"Set-Cookie": "canary canary=canary-cookie"})
-
-
 @pytest_asyncio.fixture
 async def port() -> AsyncIterator[int]:
-    application = web.Application()
-    application.router.add_route("*", r"/{status:\d+}", echo)
-    application.router.add_route("*", "/odd/{kind}", odd)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield runner.addresses[0][1]
-    HELD.set()
-    await runner.cleanup()
-    HELD.clear()
+    async with careless_server() as made:
+        yield made
 
 
 @pytest.mark.parametrize(
