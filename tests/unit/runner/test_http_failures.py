@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
 from typing import Any
@@ -13,6 +14,7 @@ from aiohttp import web
 
 from services.runner.core.egress import Egress
 from services.runner.core.failures import Failure, FailureClass
+from services.runner.core.job import Stopped
 from tests.support.postgres import free_port
 from tests.support.runner_bench import Bench, a_job
 
@@ -181,3 +183,37 @@ async def test_a_name_that_resolves_to_another_address_the_next_time_gains_nothi
     types = [(await bench.outcome(job)).type for _ in range(2)]
     assert types == ["HTTP_NETWORK", "ADDRESS_DENIED"]
     assert asked == ["rebinding.example"] * 2
+
+
+async def test_a_run_that_is_stopped_closes_its_connection(tmp_path: Any) -> None:
+    begun, closed = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            begun.set()
+            await reader.read()
+            closed.set()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        bench = Bench(tmp_path)
+        bench.worker.take([a_job("http.request@1", config={"url": f"http://{host}:{port}/"})])
+        await begun.wait()
+        bench.worker.stop(["e.1"])
+        await closed.wait()
+        assert [each.outcome for each in await bench.desk.until(1)] == [Stopped()]
+
+
+async def test_requests_have_a_thread_of_their_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that sends single bytes as chunks would otherwise keep the event loop of the runner at work."""
+    threads: list[str] = []
+    permits = Egress.permits
+
+    def noted(egress: Egress, address: str) -> bool:
+        threads.append(threading.current_thread().name)
+        return permits(egress, address)
+
+    monkeypatch.setattr(Egress, "permits", noted)
+    await failure(tmp_path, f"http://127.0.0.1:{free_port()}/")
+    assert threads == ["requests"]

@@ -8,9 +8,10 @@ recognise a second attempt.
 
 Hazards: only public addresses are called, and those that the operator allows (`guarded_sockets.py`). A redirect to
 another origin gets no credentials. Errors and spans name the host and nothing else of the address, because a user name,
-a path or a query may be a secret; what a server says is shown without what it was sent (`sent_secrets.py`). An answer
-over the limit fails, and one that is not small is read in the child process, so that it fills neither the memory nor
-the time of the runner.
+a path or a query may be a secret; what a server says is shown without what it was sent (`sent_secrets.py`).
+How much work it is to take an answer apart (headers, chunks, compression) is for the server to choose, so requests have
+an event loop and a thread of their own. An answer over the limit fails, and one that is not small is read in the child
+process, so that it fills neither the memory nor the time of the runner.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import cache
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -52,6 +55,7 @@ ReadLarge = Callable[[bytes, str], bytes]
 
 # More would only wait for the child elsewhere.
 READERS = 2
+RESOLVERS = 64
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 REDIRECTS_MAX = 5
 # How an operator opens networks.
@@ -91,6 +95,16 @@ def _traced(
             )
 
 
+@cache
+def _loop_of_requests() -> asyncio.AbstractEventLoop:
+    """Made at the first request, for all requests of the process. Its thread ends with the process."""
+    loop = asyncio.new_event_loop()
+    # Names are resolved in these. One whose servers do not answer holds its thread for some seconds.
+    loop.set_default_executor(ThreadPoolExecutor(RESOLVERS, thread_name_prefix="names"))
+    Thread(target=loop.run_forever, name="requests", daemon=True).start()
+    return loop
+
+
 def module(egress: Egress, read_large: ReadLarge) -> Module:
     """The module, for a runner that may call so much. `read_large` is `bodies.body_as_json` in another process."""
     # A request waits here while the body of another is read. It has threads of its own, because modules may hold all
@@ -108,7 +122,8 @@ def module(egress: Egress, read_large: ReadLarge) -> Module:
             raise PermanentError(fault, type="HTTP_ANSWER_TOO_LARGE") from None
 
     async def request(ctx: Context, _inputs: Any, config: Any) -> Returned:
-        return await _request(ctx, config, GuardedSockets(egress), body)
+        requested = _request(ctx, config, GuardedSockets(egress), body)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(requested, _loop_of_requests()))
 
     return Module("http.request@1", request, idempotent=False, is_async=True, inline=False)
 
