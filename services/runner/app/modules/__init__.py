@@ -13,7 +13,7 @@ from windlass.sdk import Module
 
 def built_in(egress: Egress, rendering: Rendering) -> list[Module]:
     """The modules of every runner. Those that open connections call only what `egress` permits."""
-    return [*flow.BUILT_IN.modules(), http_request.module(egress, rendering.renderer_process.body_as_json)]
+    return [*flow.BUILT_IN.modules(), http_request.module(egress, rendering.reader_process.body_as_json)]
 
 
 def import_files(files: Sequence[Path]) -> None:

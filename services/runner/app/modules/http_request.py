@@ -10,7 +10,7 @@ Hazards: only public addresses are called, and those that the operator allows (`
 another origin gets no credentials. Errors and spans name the host and nothing else of the address, because a user name,
 a path or a query may be a secret; what a server says is shown without what it was sent (`sent_secrets.py`).
 How much work it is to take an answer apart (headers, chunks, compression) is for the server to choose, so requests have
-an event loop and a thread of their own. An answer over the limit fails, and one that is not small is read in the child
+an event loop and a thread of their own. An answer over the limit fails, and one that is not small is read in a child
 process, so that it fills neither the memory nor the time of the runner.
 """
 
@@ -53,8 +53,6 @@ for _name in ("aiohttp.client", "aiohttp.internal"):
 Reader = Callable[[bytes, str], Awaitable[Any]]
 ReadLarge = Callable[[bytes, str], bytes]
 
-# More would only wait for the child elsewhere.
-READERS = 2
 RESOLVERS = 64
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 REDIRECTS_MAX = 5
@@ -107,16 +105,15 @@ def _loop_of_requests() -> asyncio.AbstractEventLoop:
 
 def module(egress: Egress, read_large: ReadLarge) -> Module:
     """The module, for a runner that may call so much. `read_large` is `bodies.body_as_json` in another process."""
-    # A request waits here while the body of another is read. It has threads of its own, because modules may hold all
-    # those of the event loop.
-    threads = ThreadPoolExecutor(READERS, thread_name_prefix="responses")
+    # A request waits here while the body of another is read.
+    thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
 
     async def body(raw: bytes, content_type: str) -> Any:
         if len(raw) <= SMALL_BYTES_MAX:
             return body_of(raw, content_type)
         loop = asyncio.get_running_loop()
         try:
-            return orjson.Fragment(await loop.run_in_executor(threads, read_large, raw, content_type))
+            return orjson.Fragment(await loop.run_in_executor(thread, read_large, raw, content_type))
         except PermanentError:
             fault = "the answer is nested too deep, or takes too much memory or time to be read"
             raise PermanentError(fault, type="HTTP_ANSWER_TOO_LARGE") from None

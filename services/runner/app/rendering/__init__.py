@@ -1,4 +1,5 @@
-"""Resolves the templates of a node: plain ones in the runner itself, all others in its child process.
+"""Resolves the templates of a node: plain ones in the runner itself, all others in a child process. Another child reads
+large responses.
 
 A template can make the engine ask for more memory than there is, in one step that no fuel counts, and the process ends.
 `core/plain.py` tells which templates cannot: the memory that they need is proportional to their data.
@@ -16,13 +17,16 @@ class Rendering:
     def __init__(self) -> None:
         self.renderer = Renderer()
         self.renderer_process = RendererProcess()
+        # It reads large responses: whoever sends these keeps no template waiting. It is started at the first one.
+        self.reader_process = RendererProcess()
         # Runs wait here for the renderer process.
         self.queue = RenderingQueue()
 
     def close(self) -> None:
-        """End the child and let nothing more wait for it."""
+        """End the children and let nothing more wait for them."""
         self.queue.close()
         self.renderer_process.close()
+        self.reader_process.close()
 
 
 __all__ = ["Renderer", "RendererProcess", "Rendering", "WaitedTooLong", "with_parts"]

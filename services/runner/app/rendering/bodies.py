@@ -1,7 +1,7 @@
 """Reads the body of an HTTP response: JSON as its value, anything else as text.
 
 The body comes from a stranger, and what it takes to read it can be many times its size. The runner reads small bodies
-itself and leaves large ones to its child (`renderer_process.py`).
+itself and leaves large ones to a child (`renderer_process.py`).
 
 Hazard: Python has charsets whose decoders take time that grows with the square of the text (punycode takes minutes for
 a megabyte), and others that are no charsets of texts. Only those are known here whose decoders are tables or plain

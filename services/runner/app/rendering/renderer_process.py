@@ -5,8 +5,9 @@ what is too large to be read here: the data of templates, and the bodies of resp
         ▲                                        │ it ends, or stands still for too long: killed
         └────────────────────────────────────────┘
 
-A runner has one child, which renders one request at a time. Calls block, so they are refused on the thread of an event
-loop: runs wait in `queue.py`, and only modules that evaluate expressions themselves wait here, in their own threads.
+A runner has one child for templates and one for responses. Each does one request at a time. Calls block, so they are
+refused on the thread of an event loop: runs wait in `queue.py`, responses in a thread of `http.request`, and only
+modules that evaluate expressions themselves wait here, in their own threads.
 
 The child is a program of its own: a fork of this process would copy gRPC's threads in an unusable state. It ends with
 its input, so also when this process is killed, and by its own timer when a template keeps it busy.
