@@ -13,11 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from windlass.definition.expressions import Allowance, spans
 from windlass.definition.faults import Fault, child
+from windlass.definition.words import call_in
 
 ROOTS: Final = frozenset({"input", "state", "nodes", "execution"})
 _KNOWN: Final = ", ".join(sorted(ROOTS))
-# A function that the template engine itself provides.
-_FUNCTIONS: Final = frozenset({"dict"})
 # Matches `nodes["fetch"]`, which is as clear as `nodes.fetch`, but the parser reports only attributes. It also matches
 # other string literals, so that nothing inside them is taken for a subscript.
 _SUBSCRIPT: Final = re.compile(
@@ -57,12 +56,15 @@ class TemplateParser:
         except self._engine.TemplateError as failure:
             tell(Fault(path, "TEMPLATE_SYNTAX", str(failure).splitlines()[0][:300]))
             return
+        if call := call_in(template):
+            tell(Fault(path, "TEMPLATE_CALL", f"`{call}` is a call; templates call nothing"))
+            return
         for name in sorted(names):
             root, _, rest = name.partition(".")
             node = rest.partition(".")[0]
             if root == "nodes":
                 yield Reference(path, subscripts.get(node, node) if rest else None)
-            elif root not in ROOTS and root not in _FUNCTIONS:
+            elif root not in ROOTS:
                 tell(Fault(path, "TEMPLATE_REFERENCE", f"{root!r} is unknown; templates see {_KNOWN}"))
 
 
