@@ -1,7 +1,9 @@
 """Templates keep types, a missing path is an error, and users' text gets no power, in the runner and in its child."""
 
 import asyncio
+import copy
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -75,6 +77,7 @@ def renderer(request: Any, renderer_process: RendererProcess) -> Renderer | Rend
         ("{{ {'a': input.none, 'ü': [true, 'x\ny']} }}", {"a": None, "ü": [True, "x\ny"]}),
         ("{% if input.id > 3 %}{{ 'a' ~ input.id }}{% endif %}", "a7"),
         ("plain <&>", "plain <&>"),
+        ("{{ 'a' if input.id > 9 }}.", "."),
     ],
 )
 def test_a_whole_template_keeps_its_type_and_text_stays_text(
@@ -85,9 +88,91 @@ def test_a_whole_template_keeps_its_type_and_text_stays_text(
     assert type(resolved["x"][0]) is type(value)
 
 
+VALUES = [True, False, None, 2.5, [1, "a"], {"k": [None, "ü\n"]}]
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize(
+    ("template", "around"),
+    [
+        ("a {{ input.v }} b", "a {} b"),
+        ("{{ 'a' ~ input.v }}", "a{}"),
+        ("{{ input.v ~ input.v ~ 'b' }}", "{0}{0}b"),
+        ("{{ 'a' ~ (1 ~ [input][0].v) if input.v is defined else 'x' ~ 1 }}", "a1{}"),
+        ("{{ {'k': input.v}.k ~ ('x' if input.v is undefined) }}", "{}"),
+        ("{{ input.v|string }}", "{}"),
+        ("{{ [input.v]|map('string')|first }}", "{}"),
+        ("{{ [input.v, 1]|join('; ') }}", "{}; 1"),
+        ("{{ [input]|join(attribute='v') }}", "{}"),
+        ("{{ input.v|pprint }}", "{}"),
+        ("{% for each in [input.v] %}{{ each }},{% endfor %}", "{},"),
+        ("{% set v = input.v %}{{- v -}}{% if v is defined %}{{- ' ' ~ v -}}{% endif %}", "{0} {0}"),
+        ("{% set v %}{{ input.v }}{% endset %}{{ v }}", "{}"),
+    ],
+)
+def test_values_in_texts_have_the_form_of_json(
+    renderer: Renderer | RendererProcess, template: str, around: str, value: object
+) -> None:
+    rendered = renderer.render({"x": [template]}, {"input": {"v": value}, "state": {}})
+    assert rendered == {"x": [around.format(json.dumps(value, ensure_ascii=False))]}
+
+
+METHODS = sorted(name for kind in (dict, list) for name in dir(kind) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_data_have_no_methods(renderer: Renderer | RendererProcess, name: str) -> None:
+    """A name that an object or a list lacks is not there, also when Python has a method of that name."""
+    paths = [f"input.{name}", f"input['{name}']", "input[state.name]", f"input.tags.{name}", f"input.o.{name}"]
+    paths += [f"input|attr('{name}')", f"([input]|map(attribute='{name}')|first)", f"[input][0].{name}"]
+    templates = [f"{{{{ {path}|default('none') }}}}" for path in paths]
+    templates += [f"x {{{{ {path}|default('none') }}}}" for path in paths]
+    templates += [f"{{% for o in [input] %}}{{{{ o.{name}|default('none') }}}}{{% endfor %}}"]
+    scope = {"input": {"tags": ["a"], "o": {"k": 1}}, "state": {"name": name}}
+    rendered = renderer.render({"x": templates}, scope)["x"]
+    assert [text.removeprefix("x ") for text in rendered] == ["none"] * len(templates)
+    with pytest.raises(PermanentError):
+        renderer.render({"x": f"{{{{ input.{name} }}}}"}, scope)
+    with_name = {"input": {name: {name: [1]}}, "state": {"name": name}}
+    whole, computed = renderer.render({"x": [f"{{{{ input.{name} }}}}", "{{ input[state.name] }}"]}, with_name)["x"]
+    assert (whole, computed) == ({name: [1]}, {name: [1]})
+    assert type(computed) is dict
+    assert type(computed[name]) is list
+    items = renderer.render({"x": f"{{{{ input.{name}|items|first|last }}}}"}, with_name)
+    assert items == {"x": [1]}
+
+
+CALLS = [
+    "{{ input.pop('id') }}",
+    "a {{ input['pop'] ('id') }}",
+    "{{ (input.pop)('id') }}",
+    "{% set f = input.pop %}{{ f('id') }}",
+    "{% for f in [input.clear] %}{{ f() }}{% endfor %}",
+    "{{ dict(a=1) }}",
+    "{{ cycler('a') }}",
+    "{% for a in input.tags %}{{ loop.cycle('a', 'b') }}{% endfor %}",
+    "{% macro m() %}{% endmacro %}",
+    "{% call(x) m() %}{% endcall %}",
+    "{%- if 'a'.upper() -%}{% endif %}",
+]
+
+
+@pytest.mark.parametrize("template", CALLS)
+def test_templates_call_nothing(renderer: Renderer | RendererProcess, template: str) -> None:
+    before = copy.deepcopy(SCOPE)
+    with pytest.raises(PermanentError, match="is a call"):
+        renderer.render({"config": template}, SCOPE)
+    assert before == SCOPE
+
+
 @pytest.mark.parametrize(
     "template",
     [
+        "{{ input.absent ~ 'a' }}",
+        "a {{ 'a' ~ input.absent ~ 'b' }}",
+        "{{ input.absent|string }}",
+        "a {{ input.absent|join }}",
+        "{{ 'a'|join(input.none ~ input.absent) }}",
         "{{ input.absent }}",
         "a {{ input.absent }}",
         "{{ input.absent.deeper }}",

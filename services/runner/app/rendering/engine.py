@@ -1,8 +1,9 @@
 """Resolves the templates in a node's config and inputs with minijinja.
 
-A string that is one template keeps the type of its value; with text around the template the result is text. A missing
-path is an error of the node (PERMANENT), never an empty string. Templates come from users: they see data only (no
-callables, no Python methods, no range), burn bounded fuel and yield bounded text. Only a runner and its child render.
+A string that is one template keeps the type of its value; with text around the template the result is text, and other
+values are in it as JSON. A missing path is an error of the node (PERMANENT), never an empty string. Templates come from
+users: they see data only and call nothing (sources.py), burn bounded fuel and yield bounded text. Only a runner and its
+child render.
 
 Hazard: fuel counts steps, not the memory and time of one step. Templates that are not plain (`core/plain.py`) must be
 rendered in the child.
@@ -12,10 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import minijinja
 
+from services.runner.app.rendering import texts
+from services.runner.app.rendering.guarded import guarded, unguarded
+from services.runner.app.rendering.sources import Source, expression_source, template_source
 from windlass.sdk import PermanentError
 
 # Steps of the template machine for one string: far above any real template, far below a second of CPU.
@@ -23,11 +28,23 @@ FUEL = 100_000
 RENDERED_CHARACTERS_MAX = 1_048_576
 
 _WHOLE = re.compile(r"\s*\{\{((?:(?!\{\{|\}\}).)*)\}\}\s*", re.DOTALL)
-# The engine gets Python dicts and lists and would call their methods, so every call in a template is refused.
-_SEGMENT = re.compile(r"\{\{(.*?)\}\}|\{%(.*?)%\}", re.DOTALL)
-_LITERAL = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
-_CALL = re.compile(r"[.\]]\s*\w*\s*\(")
 _LINE = re.compile(r"\s*\(in <\w+>:\d+\)")
+
+
+class _Data:
+    """What templates see."""
+
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self._scope = scope
+
+    def of(self, source: Source) -> tuple[Mapping[str, Any], bool]:
+        """The data for this template, and whether they are guarded."""
+        needs_guard = source.needs_guard(self._scope)
+        return (self._guarded if needs_guard else self._scope), needs_guard
+
+    @cached_property
+    def _guarded(self) -> Mapping[str, Any]:
+        return {name: guarded(value) for name, value in self._scope.items()}
 
 
 class Renderer:
@@ -37,50 +54,52 @@ class Renderer:
         self._environment = minijinja.Environment(
             fuel=FUEL, undefined_behavior="strict", auto_escape_callback=lambda _name: False, pycompat=False
         )
-        for name in ("range", "lipsum", "debug", "namespace"):
+        for name in self._environment.globals:
             self._environment.remove_global(name)
+        texts.add_to(self._environment)
 
-    def render(self, value: Any, scope: Mapping[str, Any], *, path: str = "") -> Any:
-        """A copy of JSON data with every template resolved. Errors name the `path`."""
-        if isinstance(value, str):
-            return self._text(value, scope, path) if "{{" in value or "{%" in value else value
-        if isinstance(value, dict):
-            return {key: self.render(item, scope, path=f"{path}.{key}" if path else key) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.render(item, scope, path=f"{path}[{index}]") for index, item in enumerate(value)]
-        return value
+    def render(self, value: Any, scope: Mapping[str, Any]) -> Any:
+        """A copy of JSON data with every template resolved. Errors name the path."""
+        return self._rendered(value, _Data(scope), "")
 
-    def evaluate(self, expression: str, scope: Mapping[str, Any], *, path: str = "expression") -> Any:
+    def evaluate(self, expression: str, scope: Mapping[str, Any]) -> Any:
         """The value of a bare expression."""
-        _refuse_calls(expression, path)
-        try:
-            value = self._environment.eval_expr(expression, **scope)
-            if value is None and self._environment.eval_expr(f"({expression}) is undefined", **scope):
-                raise PermanentError(f"{path}: `{expression.strip()}` is not there", type="TEMPLATE_ERROR")
-        except minijinja.TemplateError as error:
-            raise PermanentError(_told(path, error), type="TEMPLATE_ERROR") from None
+        return self._value(expression, _Data(scope), "expression")
+
+    def _rendered(self, value: Any, data: _Data, path: str) -> Any:
+        if isinstance(value, str):
+            return self._text(value, data, path) if "{{" in value or "{%" in value else value
+        if isinstance(value, dict):
+            return {key: self._rendered(item, data, f"{path}.{key}" if path else key) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._rendered(item, data, f"{path}[{index}]") for index, item in enumerate(value)]
         return value
 
-    def _text(self, text: str, scope: Mapping[str, Any], path: str) -> Any:
+    def _text(self, text: str, data: _Data, path: str) -> Any:
         whole = _WHOLE.fullmatch(text)
         if whole is not None:
-            return self.evaluate(whole.group(1), scope, path=path)
-        for output, statement in _SEGMENT.findall(text):
-            _refuse_calls(output or statement, path)
+            return self._value(whole.group(1), data, path)
         try:
-            rendered = self._environment.render_str(text, **scope)
-        except minijinja.TemplateError as error:
-            raise PermanentError(_told(path, error), type="TEMPLATE_ERROR") from None
+            source = template_source(text)
+            rendered = self._environment.render_str(source.text, **data.of(source)[0])
+        except (minijinja.TemplateError, PermanentError) as error:
+            raise _failure(path, error) from None
         if len(rendered) > RENDERED_CHARACTERS_MAX:
             raise PermanentError(f"{path}: over {RENDERED_CHARACTERS_MAX} characters of text", type="TEMPLATE_ERROR")
         return rendered
 
+    def _value(self, expression: str, data: _Data, path: str) -> Any:
+        try:
+            source = expression_source(expression)
+            scope, is_guarded = data.of(source)
+            value = self._environment.eval_expr(source.text, **scope)
+            if value is None and self._environment.eval_expr(f"({source.text}) is undefined", **scope):
+                raise PermanentError(f"`{expression.strip()}` is not there", type="TEMPLATE_ERROR")
+        except (minijinja.TemplateError, PermanentError) as error:
+            raise _failure(path, error) from None
+        return unguarded(value) if is_guarded else value
 
-def _refuse_calls(expression: str, path: str) -> None:
-    if "(" in expression and _CALL.search(_LITERAL.sub("''", expression)):
-        raise PermanentError(f"{path}: a template cannot call methods", type="TEMPLATE_ERROR")
 
-
-def _told(path: str, error: minijinja.TemplateError) -> str:
+def _failure(path: str, error: Exception) -> PermanentError:
     first_line = str(error).splitlines()[0] if str(error) else "the template failed"
-    return f"{path}: {_LINE.sub('', first_line)}"
+    return PermanentError(f"{path}: {_LINE.sub('', first_line)}", type="TEMPLATE_ERROR")
