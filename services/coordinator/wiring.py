@@ -31,6 +31,7 @@ from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
 from services.coordinator.app.after_commit import AfterCommit
 from services.coordinator.app.assigning import Assigner
+from services.coordinator.app.begun_reports import report_begun
 from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.journal_loader import JournalLoader
@@ -199,6 +200,7 @@ class CoordinatorService:
             ("journal loader", self._journal_loader.run),
             ("timers", self._executions.timers.run),
             ("misrouted reports", self._misrouted_reports.run),
+            ("begun reports", lambda: report_begun(self._executions, self._dispatch, self._clock, scale)),
             ("watch catch-up", self._hub.run_catching_up),
             ("watch poll", lambda: self._hub.run_polling(scale)),
             ("beats", self._registry.run_beats),

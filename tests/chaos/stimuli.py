@@ -64,6 +64,7 @@ class Stimuli:
             "dispatcher.wake": self.nap,
             # Only an execution that goes on for a while is marked.
             "dispatcher.mark": partial(self.doze_at, replica),
+            "dispatcher.note_begun": partial(self.doze_at, replica),
             # A dispatcher passes all other points when it stores and grants an execution and hears of its end.
             "dispatcher": partial(self.start_at, replica),
             "coordinator.parked": self.nap,

@@ -105,6 +105,7 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
             owner=self,
         )
         self.reports: list[sessions_pb2.ExecutionReport] = []
+        self.begun: list[sessions_pb2.ExecutionReport] = []
         self.finished: dict[str, sessions_pb2.ExecutionReport] = {}
         self.acknowledged: list[str] = []
         self.delivered: list[sessions_pb2.ExecutionMessage] = []
@@ -157,7 +158,8 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
     def on_reports(self, session: Any, reports: list[Report]) -> None:
         for report in reports:
             body: Any = report.body
-            self.reports.append(body)
+            # The times at which a holder reports what has begun are its own affair.
+            (self.begun if body.WhichOneof("report") == "begun" else self.reports).append(body)
             if body.WhichOneof("report") == "finished":
                 self.finished[report.lease_id] = body
         session.acknowledge([report.report_id for report in reports])

@@ -88,6 +88,7 @@ class AfterCommit:
         out = _Outbox()
         now = self._clock.epoch_ns() // 1_000
         for pending in batch:
+            pending.owned.has_begun |= pending.execution.seq > 0
             if pending.owned.is_dropped:
                 # The lease was revoked while the commit was under way. The new holder finds the events in the journal.
                 self.give_back_places(pending)

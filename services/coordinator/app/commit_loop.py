@@ -28,7 +28,7 @@ from services.chassis.telemetry.metrics import COUNT_BUCKETS, counter, histogram
 from services.coordinator.app.after_commit import AfterCommit, note_broken
 from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.owned_execution import OwnedExecution
-from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.owned_executions import JOURNAL_GONE, OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.ports import AppendRejected, Dispatch, Fence, Journal, JournalCodec
 
@@ -239,8 +239,7 @@ class CommitLoop:
             self._executions.reload(owned)
             return
         if fence == _NO_ROW:
-            message = "the rows of this execution are gone"
-            self._executions.return_lease(owned, "JOURNAL_CORRUPT", message, permanent=True)
+            self._executions.return_lease(owned, *JOURNAL_GONE, permanent=True)
         else:
             _fenced.inc()
             ids = {"execution_id": owned.execution_id, "epoch": owned.epoch}

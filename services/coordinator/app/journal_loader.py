@@ -7,7 +7,8 @@ are raised first. A batch that failed is split into parts, which are read in alt
 that cannot be read alone either is read on another connection with much more time.
 
 While api or the database is away, loading is tried again. An execution that can never be loaded is handed back with the
-reason. One that a newer coordinator may understand (an unknown event or definition) is handed back after a rest.
+reason. So is one that had begun and has no rows any more: it never begins anew. One that a newer coordinator may
+understand (an unknown event or definition) is handed back after a rest.
 
 Hazard: a lease may be lost while its journal is read. Then the OwnedExecution is dropped, and the journal thrown away.
 """
@@ -25,7 +26,7 @@ from services.chassis.process.backoff import Backoff
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
 from services.coordinator.app.owned_execution import OwnedExecution
-from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.owned_executions import JOURNAL_GONE, OwnedExecutions
 from services.coordinator.app.ports import (
     DefinitionRefused,
     Definitions,
@@ -199,12 +200,15 @@ class JournalLoader:
 
     def _arrived(self, owned: OwnedExecution, found: Loaded, live: Container[str]) -> None:
         assert owned.version is not None
-        if found.epoch == 0:
+        if found.epoch == 0 and not owned.has_begun:
             self._executions.begin(owned)
             return
         if found.epoch > owned.epoch:
             log.warning("fenced while taking over", execution_id=owned.execution_id, epoch=owned.epoch)
             self._executions.drop(owned)
+            return
+        if not found.events:
+            self._gone(owned)
             return
         try:
             owned.execution = self._fold(owned.execution_id, owned.version.definition, found.events)
@@ -225,6 +229,11 @@ class JournalLoader:
                 self._executions.return_lease(owned, reason, message, failed=failed)
 
         asyncio.get_running_loop().call_later(REST_SECONDS, rested)
+
+    def _gone(self, owned: OwnedExecution) -> None:
+        """It had begun. To begin it anew would do all its work a second time."""
+        log.error("the rows of an execution are gone", execution_id=owned.execution_id, epoch=owned.epoch)
+        self._executions.return_lease(owned, *JOURNAL_GONE, permanent=True)
 
     def _corrupt(self, owned: OwnedExecution) -> None:
         self._executions.return_lease(owned, "JOURNAL_CORRUPT", "the journal of this execution cannot be read")

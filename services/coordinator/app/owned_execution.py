@@ -76,6 +76,10 @@ class OwnedExecution:
     grant_time_ns: int = 0
     # A hint: an earlier holder may have begun it.
     is_resumed: bool = False
+    # Its journal has begun: a holder before has said so, or this one has read it or written to it.
+    has_begun: bool = False
+    # The dispatchers know that.
+    is_known_begun: bool = False
     # The definition or the journal is being loaded; the inbox waits.
     is_loading: bool = False
     execution: Execution | None = None

@@ -36,6 +36,8 @@ from services.coordinator.core.values import ReleaseReason
 log = logger(__name__)
 
 _LOGGED_IDS_MAX: Final = 5
+# The reason and the message of an execution that had begun and has no rows any more.
+JOURNAL_GONE: Final = ("JOURNAL_GONE", "this execution had begun, and its rows are gone")
 
 
 class OwnedExecutions:
@@ -95,6 +97,7 @@ class OwnedExecutions:
     def resume(self, owned: OwnedExecution, adopt: Command) -> None:
         """Its journal was folded."""
         owned.is_loading = False
+        owned.has_begun = True
         self._open(owned, adopt)
 
     def _open(self, owned: OwnedExecution, command: Command) -> None:
@@ -153,7 +156,9 @@ class OwnedExecutions:
         self, owned: OwnedExecution, reason: str, message: str = "", *, failed: bool = True, permanent: bool = False
     ) -> None:
         """Hands the execution back to the dispatchers. It is a dead letter after three failures or a permanent one."""
-        self._dispatch.released(owned.execution_id, owned.epoch, reason, message, failed=failed, permanent=permanent)
+        self._dispatch.released(
+            owned.execution_id, owned.epoch, reason, message, failed=failed, permanent=permanent, begun=owned.has_begun
+        )
         self.drop(owned)
 
     def drop(self, owned: OwnedExecution) -> None:

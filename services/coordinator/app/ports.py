@@ -143,8 +143,15 @@ class Dispatch(Protocol):
         ...
 
     def released(
-        self, execution_id: str, epoch: int, reason: str, message: str, *, failed: bool, permanent: bool
-    ) -> None: ...
+        self, execution_id: str, epoch: int, reason: str, message: str, *, failed: bool, permanent: bool, begun: bool
+    ) -> None:
+        """`begun`: the execution has a journal."""
+        ...
+
+    def begun(self, execution_id: str, epoch: int) -> None:
+        """The execution has a journal, and stays here."""
+        ...
+
     def journalled(self, message_ids: Sequence[str]) -> None: ...
 
 

@@ -90,18 +90,24 @@ class SessionDispatch:
         crash_point("coordinator.parked.after")
 
     def released(
-        self, execution_id: str, epoch: int, reason: str, message: str, *, failed: bool, permanent: bool
+        self, execution_id: str, epoch: int, reason: str, message: str, *, failed: bool, permanent: bool, begun: bool
     ) -> None:
         crash_point("coordinator.released.before")
-        released = pb.ExecutionReport.Released(failed=failed, permanent=permanent, reason=reason, message=message)
+        released = pb.ExecutionReport.Released(
+            failed=failed, permanent=permanent, reason=reason, message=message, begun=begun
+        )
         self._report(execution_id, epoch, pb.ExecutionReport(released=released))
         crash_point("coordinator.released.after")
 
-    def _report(self, execution_id: str, epoch: int, report: pb.ExecutionReport) -> None:
+    def begun(self, execution_id: str, epoch: int) -> None:
+        report = pb.ExecutionReport(begun=pb.ExecutionReport.Begun())
+        self._report(execution_id, epoch, report, ends_lease=False)
+
+    def _report(self, execution_id: str, epoch: int, report: pb.ExecutionReport, *, ends_lease: bool = True) -> None:
         report_id = self.holder.new_report_id()
         head = report.head
         head.report_id, head.lease_id, head.epoch = report_id, execution_id, epoch
-        self.holder.report(report_id, execution_id, epoch, report, ends_lease=True)
+        self.holder.report(report_id, execution_id, epoch, report, ends_lease=ends_lease)
 
     def journalled(self, message_ids: Sequence[str]) -> None:
         by_sender: dict[str, list[str]] = {}
@@ -174,6 +180,8 @@ def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadRe
         start,
         trace=trace if trace is not None and trace.sampled else None,
         is_resumed=grant.resumed,
+        has_begun=grant.begun,
+        is_known_begun=grant.begun,
         granted_messages=tuple(received_message(each, read_report) for each in grant.messages),
         unanswered={each.message_id for each in grant.messages},
     )

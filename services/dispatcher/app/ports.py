@@ -11,6 +11,7 @@ from services.dispatcher.core.items import (
     Admission,
     Delivery,
     LateReason,
+    LeaseBegun,
     LeaseFinished,
     LeaseParked,
     LeaseReleased,
@@ -24,7 +25,7 @@ from services.dispatcher.core.items import (
 from services.dispatcher.core.late_reasons import LeasedRow
 from services.dispatcher.core.releases import Fate
 
-AnyReport = TypeVar("AnyReport", bound=LeaseReport)
+AnyReport = TypeVar("AnyReport", bound=LeaseReport | LeaseBegun)
 
 
 class Unstorable(Exception):
@@ -44,7 +45,9 @@ class Leases(Protocol):
 
     async def find(self, execution_ids: Collection[str]) -> Mapping[str, LeasedRow]: ...
 
-    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> Sequence[Requeued]: ...
+    async def hand_back(self, leases: Sequence[tuple[str, int]], begun: Collection[str] = ()) -> Sequence[Requeued]: ...
+
+    async def note_begun(self, leases: Sequence[tuple[str, int]]) -> None: ...
 
     async def end(self, instances: Sequence[str]) -> Sequence[Requeued]: ...
 

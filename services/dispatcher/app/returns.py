@@ -1,4 +1,5 @@
-"""Changes leases outside of the batches: refused grants, releases, leases of ended instances, and late reports.
+"""Changes leases outside of the batches: refused grants, releases, leases of ended instances, late reports, and notes
+of executions that have begun.
 
 Each item is kept until it is committed; then the admission loop looks at its workspace again. The statements leave a
 lease alone that another holder has by now, so the order does not matter here.
@@ -17,7 +18,7 @@ from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.backlog import Backlog
 from services.dispatcher.app.ports import CoordinatorSession, Leases, PendingReport
-from services.dispatcher.core.items import LeaseReleased, State
+from services.dispatcher.core.items import LeaseBegun, LeaseReleased, State
 
 log = logger(__name__)
 
@@ -30,9 +31,16 @@ class Returns:
         self._ended = Backlog("leases of ended instances", self._end, clock)
         self._handed_back = Backlog("grants to return", self._hand_back, clock)
         self._released = Backlog("releases", self._release, clock)
+        self._begun = Backlog("notes of what has begun", self._note_begun, clock)
         # It comes last, because the releases add to it.
         self._late: Backlog[PendingReport[Any]] = Backlog("late reports", self._answer_late, clock)
-        self._backlogs: tuple[Backlog[Any], ...] = (self._ended, self._handed_back, self._released, self._late)
+        self._backlogs: tuple[Backlog[Any], ...] = (
+            self._ended,
+            self._handed_back,
+            self._released,
+            self._begun,
+            self._late,
+        )
 
     def hand_back(self, leases: Iterable[tuple[str, int]]) -> None:
         """It is certain that no holder has these leases (execution and epoch)."""
@@ -40,6 +48,10 @@ class Returns:
 
     def released(self, pending: Iterable[PendingReport[LeaseReleased]]) -> None:
         self._released.add(pending)
+
+    def begun(self, pending: Iterable[PendingReport[LeaseBegun]]) -> None:
+        """These executions have a journal."""
+        self._begun.add(pending)
 
     def ended(self, instances: Iterable[str]) -> None:
         """The leases of these instances are free."""
@@ -74,12 +86,17 @@ class Returns:
         committed = {pending.report for pending in batch if await self._fail(pending.report)}
         plain = [pending.report for pending in batch if not pending.report.is_failure]
         if plain:
-            requeued = await self._leases.hand_back([(report.execution_id, report.epoch) for report in plain])
+            begun = {report.execution_id for report in plain if report.has_begun}
+            requeued = await self._leases.hand_back([(report.execution_id, report.epoch) for report in plain], begun)
             self._inbox.requeued(requeued)
             ids = {row.execution_id for row in requeued}
             committed.update(report for report in plain if report.execution_id in ids)
         acknowledge([pending for pending in batch if pending.report in committed])
         self.late([pending for pending in batch if pending.report not in committed])
+
+    async def _note_begun(self, batch: list[PendingReport[LeaseBegun]]) -> None:
+        await self._leases.note_begun([(pending.report.execution_id, pending.report.epoch) for pending in batch])
+        acknowledge(batch)
 
     async def _fail(self, report: LeaseReleased) -> bool:
         failed = await self._leases.fail(report) if report.is_failure else None

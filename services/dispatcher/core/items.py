@@ -80,10 +80,19 @@ class LeaseReleased(NamedTuple):
     is_permanent: bool = False
     reason: str = ""
     message: str = ""
+    # Its journal has begun.
+    has_begun: bool = False
 
     @property
     def is_failure(self) -> bool:
         return self.is_failed or self.is_permanent
+
+
+class LeaseBegun(NamedTuple):
+    """The execution has a journal, and stays with its holder."""
+
+    execution_id: str
+    epoch: int
 
 
 LeaseReport: TypeAlias = LeaseFinished | LeaseParked | LeaseReleased
@@ -111,6 +120,8 @@ class Claim(NamedTuple):
     granted_us: int
     # It was granted before, so its journal has to be read first.
     is_resumed: bool = False
+    # An earlier holder has said that its journal has begun.
+    has_begun: bool = False
     is_ends_only: bool = False
     # Serialized ExecutionMessages, oldest first.
     messages: Sequence[bytes] = ()

@@ -19,7 +19,7 @@ from services.dispatcher.app.deliveries import Deliveries
 from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.ports import BatchReport, Leases, PendingReport
 from services.dispatcher.app.returns import Returns
-from services.dispatcher.core.items import LeaseReleased
+from services.dispatcher.core.items import LeaseBegun, LeaseReleased
 from services.dispatcher.core.late_reasons import lease_refusal
 from services.dispatcher.rpc.translate import is_execution_id, report_of
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage, SessionRequest, SessionResponse
@@ -125,6 +125,7 @@ class CoordinatorSessionOwner:
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         pending: list[BatchReport] = []
+        ended: list[str] = []
         now = self._clock.now()
         for each in reports:
             body: Any = each.body
@@ -132,11 +133,15 @@ class CoordinatorSessionOwner:
             if report is None:
                 log.error("a report of an unknown kind", execution_id=each.lease_id, holder=session.attach.holder)
                 session.refuse_reports([RefusedReport(each.report_id, "REPORT_UNKNOWN")])
+            elif isinstance(report, LeaseBegun):
+                self._returns.begun([PendingReport(each.report_id, report, session)])
+                continue
             elif isinstance(report, LeaseReleased):
                 self._returns.released([PendingReport(each.report_id, report, session)])
             else:
                 pending.append(PendingReport(each.report_id, report, session))
-        self._marks.over([each.lease_id for each in reports])
+            ended.append(each.lease_id)
+        self._marks.over(ended)
         if pending:
             self._inbox.report(pending)
 

@@ -14,6 +14,7 @@ from services.chassis.lease.frames import Grant
 from services.chassis.telemetry.tracing import may_be_sampled
 from services.dispatcher.core.items import (
     Claim,
+    LeaseBegun,
     LeaseFinished,
     LeaseParked,
     LeaseReleased,
@@ -87,6 +88,8 @@ def grant_of(claim: Claim) -> Grant:
         order.ParseFromString(claim.start)
     if claim.is_resumed:
         grant.resumed = True
+    if claim.has_begun:
+        grant.begun = True
     if claim.is_ends_only:
         grant.ends_only = True
     _write_us(grant.enqueue_time, claim.enqueue_us)
@@ -106,7 +109,7 @@ def _write_us(message: Timestamp, us: int) -> None:
     message.nanos = rest * 1_000
 
 
-def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseReport | None:
+def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseReport | LeaseBegun | None:
     """`now` is the time of arrival. None: this version does not know the kind of report, or the id is malformed."""
     lease_id, epoch = message.head.lease_id, message.head.epoch
     if not is_execution_id(lease_id):
@@ -114,6 +117,8 @@ def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseRepo
     kind = message.WhichOneof("report")
     if kind == "finished":
         return LeaseFinished(lease_id, epoch)
+    if kind == "begun":
+        return LeaseBegun(lease_id, epoch)
     if kind == "parked":
         parked = message.parked
         seen = tuple([clean(each) for each in parked.seen_message_ids])
@@ -121,7 +126,13 @@ def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseRepo
     if kind == "released":
         released = message.released
         return LeaseReleased(
-            lease_id, epoch, released.failed, released.permanent, clean(released.reason), clean(released.message)
+            lease_id,
+            epoch,
+            released.failed,
+            released.permanent,
+            clean(released.reason),
+            clean(released.message),
+            released.begun,
         )
     return None
 

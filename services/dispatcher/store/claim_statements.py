@@ -38,7 +38,8 @@ CASE WHEN c.unread_bytes > 0 THEN (
 _CLAIMED: Final = """
 q.execution_id, q.execution_id::text AS id, q.workspace, q.epoch, q.start,
 (extract(epoch FROM q.enqueue_time) * 1000000)::int8 AS enqueue_us,
-(extract(epoch FROM q.granted_time) * 1000000)::int8 AS granted_us, c.epoch_before > 0 AS is_resumed, c.unread_bytes
+(extract(epoch FROM q.granted_time) * 1000000)::int8 AS granted_us,
+c.epoch_before > 0 AS is_resumed, q.begun, c.unread_bytes
 """
 
 # Rows of two kinds: a claim with the number of its tenant, or the counts of a tenant.
@@ -71,11 +72,12 @@ WITH tenant AS MATERIALIZED (
   SELECT k.tenant, count(*) AS candidates FROM candidate k GROUP BY k.tenant
 )
 SELECT c.tenant::int4, NULL::int4 AS free, NULL::int4 AS slots, NULL::int4 AS candidates,
-       c.id, c.workspace, c.epoch, ($2)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed, {_MESSAGES}
+       c.id, c.workspace, c.epoch, ($2)[c.place],
+       c.start, c.enqueue_us, c.granted_us, c.is_resumed, c.begun, {_MESSAGES}
 FROM claimed c
 UNION ALL
 SELECT l.tenant::int4, l.free, l.executions_max, coalesce(n.candidates, 0)::int4,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM tenant l LEFT JOIN counted n USING (tenant)
 """.encode()
 
@@ -95,6 +97,7 @@ WITH sized AS MATERIALIZED (
   FROM chosen c WHERE q.execution_id = c.execution_id
   RETURNING c.place, {_CLAIMED}
 )
-SELECT c.id, c.workspace, c.epoch, ($1)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed, {_MESSAGES}
+SELECT c.id, c.workspace, c.epoch, ($1)[c.place],
+       c.start, c.enqueue_us, c.granted_us, c.is_resumed, c.begun, {_MESSAGES}
 FROM claimed c
 """.encode()

@@ -7,7 +7,7 @@ because they only free slots.
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from sqlalchemy import Boolean, Double, Text, any_, bindparam, case, func, select, update
+from sqlalchemy import Boolean, Double, Text, Uuid, any_, bindparam, case, cast, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from services.chassis.postgres.arrays import Texts
@@ -29,12 +29,24 @@ from services.dispatcher.store.tables import (
 )
 
 _GIVEN: Final = locked_leases(State.CLAIMED, State.DISPATCHED)
+_BEGUN_IDS: Final = cast(bindparam("begun_ids", type_=ARRAY(Text)), ARRAY(Uuid(as_uuid=False)))
 _HAND_BACK: Final = Composed(
     update(queue)
     .where(queue.c.execution_id == _GIVEN.c.execution_id)
-    .values(state=int(State.PENDING), urgent=True, holder=None, granted_time=None)
+    .values(
+        state=int(State.PENDING),
+        urgent=True,
+        begun=queue.c.begun | (queue.c.execution_id == any_(_BEGUN_IDS)),
+        holder=None,
+        granted_time=None,
+    )
     .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
 )
+_LOCKED: Final = locked_leases(*State)
+_NOTE_BEGUN: Final = Composed(
+    update(queue).where(queue.c.execution_id == _LOCKED.c.execution_id, ~queue.c.begun).values(begun=True)
+)
+
 
 # Rows that another transaction has locked are skipped: it ends the lease itself, or the next sweep finds it.
 _HELD: Final = (
@@ -68,6 +80,7 @@ _FAIL_ONE: Final = Composed(
         state=bindparam("new_state"),
         attempts=bindparam("new_attempts"),
         urgent=True,
+        begun=queue.c.begun | bindparam("has_begun", type_=Boolean),
         holder=None,
         granted_time=None,
         wake_time=case((_WAKE_SECONDS > 0, func.clock_timestamp() + seconds(_WAKE_SECONDS))),
@@ -83,13 +96,22 @@ class PostgresLeases:
         self._database = database
         self._lease_scale = lease_scale
 
-    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> list[Requeued]:
-        """Takes execution and epoch of each lease. A lease that another holder has by now is not touched."""
+    async def hand_back(self, leases: Sequence[tuple[str, int]], begun: Collection[str] = ()) -> list[Requeued]:
+        """Takes execution and epoch of each lease, and the executions whose journal has begun. A lease that another
+        holder has by now is not touched."""
         crash_point("dispatcher.hand_back.before_commit")
         ids, epochs_given = lease_arrays(leases)
-        rows = await self._database.fetch(*_HAND_BACK(execution_ids=ids, epochs=epochs_given))
+        have_begun = Texts([execution_id for execution_id, _ in leases if execution_id in begun])
+        rows = await self._database.fetch(*_HAND_BACK(execution_ids=ids, epochs=epochs_given, begun_ids=have_begun))
         crash_point("dispatcher.hand_back.after_commit")
         return [Requeued(*row) for row in rows]
+
+    async def note_begun(self, leases: Sequence[tuple[str, int]]) -> None:
+        """Takes execution and epoch of each lease whose journal has begun."""
+        crash_point("dispatcher.note_begun.before_commit")
+        ids, epochs_given = lease_arrays(leases)
+        await self._database.execute(*_NOTE_BEGUN(execution_ids=ids, epochs=epochs_given))
+        crash_point("dispatcher.note_begun.after_commit")
 
     async def end(self, instances: Sequence[str]) -> list[Requeued]:
         """Put all executions that these instances hold back into the queue, under a higher epoch."""
@@ -112,6 +134,7 @@ class PostgresLeases:
                 failed_id=report.execution_id,
                 new_state=int(fate.state),
                 new_attempts=fate.attempts,
+                has_begun=report.has_begun,
                 wake_seconds=fate.wake_seconds * scale,
                 reason=fate.failure_reason,
                 message=fate.failure_message,

@@ -225,7 +225,17 @@ def _read_ending(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None
 
 
 def _claim(row: Sequence[Any]) -> Claim:
-    execution_id, workspace, epoch, holder_index, start, enqueue_us, granted_us, is_resumed, messages = row
+    execution_id, workspace, epoch, holder_index, start, enqueue_us, granted_us, *rest = row
+    is_resumed, has_begun, messages = rest
     return Claim(
-        execution_id, workspace, epoch, holder_index, start, enqueue_us, granted_us, is_resumed, False, messages or ()
+        execution_id,
+        workspace,
+        epoch,
+        holder_index,
+        start,
+        enqueue_us,
+        granted_us,
+        is_resumed,
+        has_begun,
+        messages=messages or (),
     )

@@ -278,6 +278,7 @@ async def test_a_drain_hands_every_execution_back_unharmed(on_stage: Stage, tabl
     reports = {report.head.lease_id: report.released for report in on_stage.dispatcher.reports}
     assert set(reports) == {order.lease.lease_id for order in orders}
     assert all(each.reason == "DRAINING" and not each.failed for each in reports.values())
+    assert all(each.begun for each in reports.values())
     assert not runner.revoked, "what runs goes on, for the next holder to adopt"
     for order in orders:
         assert await story_of(tables, order.lease.lease_id) == PLAIN[:2]
@@ -292,4 +293,45 @@ async def test_an_execution_whose_rows_are_gone_holds_up_no_other(on_stage: Stag
         runner.answer(grant, {})
     await eventually(lambda: other.lease.lease_id in on_stage.dispatcher.finished)
     (report,) = [each for each in on_stage.dispatcher.reports if each.head.lease_id == lost.lease.lease_id]
-    assert (report.released.reason, report.released.permanent) == ("JOURNAL_CORRUPT", True)
+    assert (report.released.reason, report.released.permanent) == ("JOURNAL_GONE", True)
+
+
+async def test_an_execution_that_had_begun_and_has_no_rows_never_begins_again(
+    on_stage: Stage, tables: Database
+) -> None:
+    session, runner = await on_stage.with_runner()
+    version = on_stage.catalog.add("v-step", **STEP)
+    ids = [on_stage.start(session, version).lease.lease_id for _ in range(2)]
+    await eventually(lambda: all(id_ in on_stage.dispatcher.finished for id_ in ids))
+    count = len(runner.grants)
+    # Of one nothing is left, of the other all but the journal.
+    await tables.execute("DELETE FROM executions WHERE execution_id = %s", (ids[0],))
+    await tables.execute("DELETE FROM journal WHERE execution_id = %s OR execution_id = %s", ids)
+    for id_ in ids:
+        on_stage.start(session, version, id_=id_, resumed=True, begun=True)
+    await eventually(lambda: set(ids) <= released(on_stage).keys())
+    found = [released(on_stage)[id_] for id_ in ids]
+    assert [(each.reason, each.permanent) for each in found] == [("JOURNAL_GONE", True)] * 2
+    assert len(runner.grants) == count, "nothing is done a second time"
+
+
+async def test_an_execution_that_no_holder_has_begun_begins_with_the_next(on_stage: Stage) -> None:
+    session, _ = await on_stage.with_runner()
+    order = on_stage.start(session, on_stage.catalog.add("v-step", **STEP), resumed=True)
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+
+
+async def test_a_holder_reports_what_it_has_begun_and_still_holds(on_stage: Stage) -> None:
+    session, runner = await on_stage.with_runner(is_silent=True)
+    order = await going(on_stage, runner, session)
+    await eventually(lambda: on_stage.dispatcher.begun)
+    (report,) = on_stage.dispatcher.begun
+    assert (report.head.lease_id, report.head.epoch) == (order.lease.lease_id, order.lease.epoch)
+    runner.answer(runner.grants[0], {})
+    runner.work = lambda grant: {}
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+
+
+def released(on_stage: Stage) -> dict[str, Any]:
+    reports = [each for each in on_stage.dispatcher.reports if each.WhichOneof("report") == "released"]
+    return {each.head.lease_id: each.released for each in reports}

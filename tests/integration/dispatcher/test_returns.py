@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.ports import PendingReport
 from services.dispatcher.app.returns import Returns
-from services.dispatcher.core.items import Claim, LeaseReleased, State
+from services.dispatcher.core.items import Claim, LeaseBegun, LeaseReleased, State
 from tests.integration.dispatcher.conftest import Rig
-from tests.integration.dispatcher.test_admission_loop import Recorder
+from tests.integration.dispatcher.test_admission_loop import Recorder, execute
 
 
 class LosesAnswers:
@@ -134,3 +135,40 @@ async def test_every_grant_has_a_higher_epoch(rig: Rig) -> None:
         (claim,) = await rig.claim("again", claims=1)
         epochs.append(claim.epoch)
     assert epochs == sorted(set(epochs))
+
+
+@pytest.mark.parametrize("release", ["plain", "failed", "parked"])
+async def test_an_execution_that_has_begun_is_granted_as_begun_for_ever(rig: Rig, release: str) -> None:
+    (claim,) = await granted(rig, f"begun-{release}", 1)
+    assert not claim.has_begun
+    returns, _ = returns_of(rig)
+    if release == "parked":
+        await rig.park(claim, datetime.now(UTC))
+    else:
+        returns.released(told([claim], Recorder(), is_failed=release == "failed", has_begun=True))
+        await returns.run_once()
+        await execute(rig, f"UPDATE dispatcher.queue SET state = 1 WHERE execution_id = '{claim.execution_id}'")
+    for _ in range(2):
+        (claim,) = await rig.claim(f"begun-{release}", claims=1)
+        assert claim.has_begun
+        # A holder that knows less does not take it back.
+        returns.released(told([claim], Recorder()))
+        await returns.run_once()
+
+
+async def test_an_execution_that_has_begun_stays_held_and_its_next_holder_hears_of_it(rig: Rig) -> None:
+    mine, moved = await granted(rig, "noted", 2, "noted-holder")
+    returns, _ = returns_of(rig)
+    holder = Recorder()
+    notes = [LeaseBegun(mine.execution_id, mine.epoch), LeaseBegun(moved.execution_id, moved.epoch - 1)]
+    returns.begun(PendingReport(note.execution_id, note, holder) for note in notes)
+    await returns.run_once()
+    assert sorted(holder.acknowledged) == sorted(note.execution_id for note in notes)
+    assert await states(rig, "noted") == [State.CLAIMED] * 2
+    returns.ended(["noted-holder"])
+    await returns.run_once()
+    claims = await rig.claim("noted", claims=2)
+    assert {claim.execution_id: claim.has_begun for claim in claims} == {
+        mine.execution_id: True,
+        moved.execution_id: False,
+    }

@@ -94,11 +94,17 @@ class ExecutionGrant(_message.Message):
     ENQUEUE_TIME_FIELD_NUMBER: _builtins.int
     GRANT_TIME_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
     resumed: _builtins.bool
     """True: the execution was granted before, so its journal must be read first. False is only a hint: the journal decides."""
     ends_only: _builtins.bool
     """True: the execution holds no slot and must only be ended, because it was cancelled while queued or its deadline has
     passed.
+    """
+    begun: _builtins.bool
+    """True: an earlier holder has parked the execution, or reported it as begun, so there is a journal. If the holder finds
+    none, its rows are gone. It must not begin the execution anew, but releases it for good (JOURNAL_GONE). False says
+    nothing: a holder that died within some seconds may have begun the execution.
     """
     @_builtins.property
     def lease(self) -> _session_pb2.Lease: ...
@@ -124,10 +130,11 @@ class ExecutionGrant(_message.Message):
         enqueue_time: _timestamp_pb2.Timestamp | None = ...,
         grant_time: _timestamp_pb2.Timestamp | None = ...,
         messages: _abc.Iterable[Global___ExecutionMessage] | None = ...,
+        begun: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["enqueue_time", b"enqueue_time", "grant_time", b"grant_time", "lease", b"lease", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends_only", b"ends_only", "enqueue_time", b"enqueue_time", "grant_time", b"grant_time", "lease", b"lease", "messages", b"messages", "resumed", b"resumed", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "ends_only", b"ends_only", "enqueue_time", b"enqueue_time", "grant_time", b"grant_time", "lease", b"lease", "messages", b"messages", "resumed", b"resumed", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -195,6 +202,24 @@ class ExecutionReport(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
+    class Begun(_message.Message):
+        """The execution has a journal. The holder reports this about executions that it still holds some seconds after their
+        first commit. They stay held. ExecutionGrant.begun tells every later holder, also if this one dies. The report is
+        acknowledged in any case; it changes nothing if the lease is no longer this holder's.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
     class Released(_message.Message):
         """The execution is handed back. Another coordinator is granted it at once. Nothing is counted unless `failed`."""
 
@@ -204,13 +229,16 @@ class ExecutionReport(_message.Message):
         PERMANENT_FIELD_NUMBER: _builtins.int
         REASON_FIELD_NUMBER: _builtins.int
         MESSAGE_FIELD_NUMBER: _builtins.int
+        BEGUN_FIELD_NUMBER: _builtins.int
         failed: _builtins.bool
         """This counts as a dispatch failure. After three the execution becomes a dead letter."""
         permanent: _builtins.bool
-        """The execution becomes a dead letter at once, because trying again cannot help (DEFINITION_CORRUPT)."""
+        """The execution becomes a dead letter at once, because trying again cannot help (DEFINITION_CORRUPT, JOURNAL_GONE)."""
         reason: _builtins.str
         """UPPER_SNAKE."""
         message: _builtins.str
+        begun: _builtins.bool
+        """The execution has a journal. ExecutionGrant.begun tells every later holder."""
         def __init__(
             self,
             *,
@@ -218,10 +246,11 @@ class ExecutionReport(_message.Message):
             permanent: _builtins.bool = ...,
             reason: _builtins.str = ...,
             message: _builtins.str = ...,
+            begun: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "message", b"message", "permanent", b"permanent", "reason", b"reason"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "failed", b"failed", "message", b"message", "permanent", b"permanent", "reason", b"reason"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -229,6 +258,7 @@ class ExecutionReport(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     PARKED_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def head(self) -> _session_pb2.ReportHead: ...
     @_builtins.property
@@ -237,6 +267,8 @@ class ExecutionReport(_message.Message):
     def parked(self) -> Global___ExecutionReport.Parked: ...
     @_builtins.property
     def released(self) -> Global___ExecutionReport.Released: ...
+    @_builtins.property
+    def begun(self) -> Global___ExecutionReport.Begun: ...
     def __init__(
         self,
         *,
@@ -244,12 +276,13 @@ class ExecutionReport(_message.Message):
         finished: Global___ExecutionReport.Finished | None = ...,
         parked: Global___ExecutionReport.Parked | None = ...,
         released: Global___ExecutionReport.Released | None = ...,
+        begun: Global___ExecutionReport.Begun | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "head", b"head", "parked", b"parked", "released", b"released", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "finished", b"finished", "head", b"head", "parked", b"parked", "released", b"released", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "head", b"head", "parked", b"parked", "released", b"released", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "finished", b"finished", "head", b"head", "parked", b"parked", "released", b"released", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["finished", "parked", "released"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["finished", "parked", "released", "begun"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
