@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.chassis.process.config import Field, StoringSettings, variable
+from services.chassis.process.config import DAY_SECONDS, Field, StoringSettings, variable
 
 
 class ApiSettings(StoringSettings):
@@ -24,6 +24,8 @@ class ApiSettings(StoringSettings):
     # Children for checks of inputs that may take long. A workspace uses one at a time, so with two children a second
     # workspace need not wait. Each takes about 20 MB once it is used.
     checkers: int = Field(default=2, ge=1, le=16)
+    # How long it is recorded who changed what.
+    audit_seconds: float = Field(default=365 * DAY_SECONDS, gt=0)
     # It is the same in every replica and after every start, so that a repeated CreateApiKey gets the same key
     # (app/key_material.py). None: the service secret is used.
     key_secret_file: Path | None = None

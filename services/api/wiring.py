@@ -30,7 +30,7 @@ from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
 from services.api.rpc.workspaces import ApiKeyServicer, WorkspaceServicer
-from services.api.store.audit import CHANNEL
+from services.api.store.audit import CHANNEL, forget
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
@@ -44,6 +44,7 @@ from services.chassis.postgres.notifications import Notifications
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Loops, Steps
+from services.chassis.process.retention import Retention
 from services.chassis.process.service import run_service
 from services.chassis.telemetry.tracing import Sampler
 from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
@@ -155,6 +156,7 @@ class ApiService:
             ("admissions", self._watcher.run),
             ("changes", listener.run),
             ("limits", limits.run),
+            ("retention", Retention(self._forget_audit, clock=self._clock).run),
             ("keys of open calls", self.server.check_keys),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
@@ -173,6 +175,9 @@ class ApiService:
             ("dispatchers", self._dispatchers.close),
             ("database", self._database.close),
         )
+
+    async def _forget_audit(self) -> int:
+        return await forget(self._database, self._settings.audit_seconds)
 
 
 def _key_mint(settings: ApiSettings) -> KeyMint:

@@ -1,6 +1,6 @@
 """The dispatcher's settings, each with its reason."""
 
-from services.chassis.process.config import Field, StoringSettings
+from services.chassis.process.config import DAY_SECONDS, Field, StoringSettings
 
 
 class DispatcherSettings(StoringSettings):
@@ -9,4 +9,6 @@ class DispatcherSettings(StoringSettings):
     # These come in addition to the connection of the admission loop. All other work is short and rare.
     database_connections: int = Field(default=4, ge=1)
     # How long a request_id is remembered. The public contract promises 30 days.
-    request_key_seconds: float = Field(default=30 * 86_400.0, gt=0)
+    request_key_seconds: float = Field(default=30 * DAY_SECONDS, gt=0)
+    # How long a dead letter (an execution that no coordinator could begin or continue) can be read.
+    dead_letter_seconds: float = Field(default=30 * DAY_SECONDS, gt=0)

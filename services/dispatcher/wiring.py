@@ -17,6 +17,7 @@ from services.chassis.postgres.database import Database, PgConnection
 from services.chassis.postgres.notifications import Notifications
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Loops, Steps
+from services.chassis.process.retention import Retention
 from services.chassis.process.service import run_service
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
@@ -28,7 +29,6 @@ from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
 from services.dispatcher.app.poll_loop import PollLoop
 from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
-from services.dispatcher.app.retention import Retention
 from services.dispatcher.app.returns import Returns
 from services.dispatcher.app.waking import Waking
 from services.dispatcher.config import DispatcherSettings
@@ -86,6 +86,7 @@ class DispatcherService:
             self._database,
             lost_grant_seconds=LOST_GRANT_SECONDS * scale,
             request_key_seconds=settings.request_key_seconds,
+            dead_letter_seconds=settings.dead_letter_seconds,
         )
 
     def _join_housekeeping(self) -> None:
@@ -96,7 +97,10 @@ class DispatcherService:
             housekeeping=self._housekeeping, inbox=self._inbox, clock=self._clock, poll_seconds=self._poll_seconds
         )
         self._measures = Measures(housekeeping=self._housekeeping, clock=self._clock)
-        self._retention = Retention(housekeeping=self._housekeeping, mailbox=self._mailbox, clock=self._clock)
+        housekeeping = self._housekeeping
+        self._retention = Retention(
+            self._mailbox.sweep, housekeeping.forget_requests, housekeeping.forget_dead_letters, clock=self._clock
+        )
         self._replica_notices = ReplicaNotices(
             housekeeping=self._housekeeping,
             replica=f"{self.name}-{os.getpid()}",

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import Text, bindparam, cast, func, insert, select
+from sqlalchemy import Text, bindparam, cast, delete, func, insert, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from services.api.store.tables import audit
 from services.chassis.identity.callers import Identity
-from services.chassis.postgres.compiled import Composed
+from services.chassis.postgres.compiled import Composed, seconds
 from services.chassis.postgres.connection import Connection
+from services.chassis.postgres.database import Database
 
 CHANNEL = "api_changes"
 
@@ -18,6 +19,13 @@ _INSERT = Composed(
     insert(audit).values(
         {name: bindparam(name) for name in ("workspace", "actor", "action", "subject")}
         | {"details": cast(bindparam("details", type_=Text), JSONB)}
+    )
+)
+# The ids rise with the time, so the oldest rows have the lowest ids. Only these are looked at.
+_OLDEST = select(audit.c.audit_id, audit.c.audit_time).order_by(audit.c.audit_id).limit(5_000).cte("oldest")
+_FORGET = Composed(
+    delete(audit).where(
+        audit.c.audit_id == _OLDEST.c.audit_id, _OLDEST.c.audit_time < func.now() - seconds(bindparam("older_than"))
     )
 )
 _NOTIFY = Composed(select(func.pg_notify(CHANNEL, bindparam("changed", type_=Text))))
@@ -37,3 +45,8 @@ async def record(
     await connection.execute(*statement)
     if tells:
         await connection.execute(*_NOTIFY(changed=tells))
+
+
+async def forget(database: Database, older_than_seconds: float) -> int:
+    """Delete some rows that are older; returns how many."""
+    return await database.execute(*_FORGET(older_than=older_than_seconds))

@@ -28,6 +28,10 @@ from services.chassis.process.naming import ENVIRONMENT_PREFIX
 Settings = TypeVar("Settings", bound="ProcessSettings")
 
 
+# For settings that are times of days.
+DAY_SECONDS: Final = 86_400.0
+
+
 class InvalidSettings(ValueError):
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = sorted(faults)

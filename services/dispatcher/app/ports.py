@@ -69,8 +69,6 @@ class Housekeeping(Protocol):
 
     async def measure(self) -> Sequence[Measure]: ...
 
-    async def forget_requests(self) -> int: ...
-
     async def notify(self, channel: str, payloads: Sequence[str]) -> None: ...
 
 
@@ -84,8 +82,6 @@ class MailboxUpkeep(Protocol):
     async def unread(self) -> Mapping[str, Sequence[bytes]]:
         """Messages that should be in the journal by now, by holder."""
         ...
-
-    async def sweep(self) -> int: ...
 
 
 class CoordinatorSession(Protocol):

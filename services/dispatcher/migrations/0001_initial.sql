@@ -70,6 +70,7 @@ CREATE INDEX queue_held ON queue (holder) WHERE state IN (2, 3);
 CREATE INDEX queue_wakes ON queue (wake_time) WHERE state = 4 AND wake_time IS NOT NULL;
 CREATE INDEX queue_deadlines ON queue (deadline_time)
   WHERE state = 1 AND NOT ends_only AND deadline_time IS NOT NULL;
+CREATE INDEX queue_dead ON queue (failure_time) WHERE state = 5;
 CREATE INDEX queue_listed ON queue (workspace, execution_id);
 
 -- The request ids of starts, kept for as long as a caller may repeat them.

@@ -18,6 +18,7 @@ from services.dispatcher.core.items import Measure, Requeued, State
 from services.dispatcher.store.tables import (
     coordinator_sessions,
     execution_id_text,
+    is_dead,
     is_going,
     is_held,
     is_in,
@@ -122,6 +123,17 @@ _FORGET_REQUESTS: Final = Composed(
 )
 
 
+_DEAD: Final = (
+    sa.select(queue.c.execution_id)
+    .where(is_dead, queue.c.failure_time < func.now() - seconds(sa.bindparam("older_than")))
+    .limit(1_000)
+    .with_for_update(skip_locked=True)
+    .cte("dead")
+    .prefix_with("MATERIALIZED", dialect="postgresql")
+)
+_FORGET_DEAD_LETTERS: Final = Composed(sa.delete(queue).where(queue.c.execution_id == _DEAD.c.execution_id))
+
+
 _IS_LIVE: Final = sa.exists().where(
     coordinator_sessions.c.instance_id == queue.c.holder, coordinator_sessions.c.state == "LIVE"
 )
@@ -132,10 +144,13 @@ _NOTIFY: Final = Composed(sa.select(func.count(func.pg_notify(sa.bindparam("chan
 
 
 class PostgresHousekeeping:
-    def __init__(self, database: Database, *, lost_grant_seconds: float, request_key_seconds: float) -> None:
+    def __init__(
+        self, database: Database, *, lost_grant_seconds: float, request_key_seconds: float, dead_letter_seconds: float
+    ) -> None:
         self._database = database
         self._lost_grant_seconds = lost_grant_seconds
         self._request_key_seconds = request_key_seconds
+        self._dead_letter_seconds = dead_letter_seconds
 
     async def workspaces_with_work(self) -> tuple[list[str], bool]:
         """Workspaces in which something waits for a slot, and whether anything waits to be ended."""
@@ -171,6 +186,10 @@ class PostgresHousekeeping:
     async def forget_requests(self) -> int:
         """Delete some that are older; returns how many."""
         return await self._database.execute(*_FORGET_REQUESTS(older_than=self._request_key_seconds))
+
+    async def forget_dead_letters(self) -> int:
+        """Delete some that are older; returns how many."""
+        return await self._database.execute(*_FORGET_DEAD_LETTERS(older_than=self._dead_letter_seconds))
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
         await self._database.fetch(*_NOTIFY(channel=channel, payloads=Texts(payloads)))

@@ -51,6 +51,7 @@ def is_in(*states: State, by_id: bool = False) -> ColumnElement[bool]:
 
 
 is_pending: Final = queue.c.state == sa.literal_column(str(int(State.PENDING)))
+is_dead: Final = queue.c.state == sa.literal_column(str(int(State.FAILED)))
 is_parked: Final = queue.c.state == sa.literal_column(str(int(State.PARKED)))
 is_held: Final = is_in(State.CLAIMED, State.DISPATCHED)
 is_waiting: Final = is_pending & ~queue.c.ends_only
@@ -69,6 +70,7 @@ sa.Index("queue_going", queue.c.workspace, postgresql_where=is_going)
 sa.Index("queue_held", queue.c.holder, postgresql_where=is_held)
 sa.Index("queue_wakes", queue.c.wake_time, postgresql_where=is_parked & queue.c.wake_time.is_not(None))
 sa.Index("queue_deadlines", queue.c.deadline_time, postgresql_where=is_waiting & queue.c.deadline_time.is_not(None))
+sa.Index("queue_dead", queue.c.failure_time, postgresql_where=is_dead)
 sa.Index("queue_listed", queue.c.workspace, queue.c.execution_id)
 
 # `execution_ids` are given as `Texts`.

@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from services.api.app.key_material import key_hash
 from services.api.app.ports import Applied, KeyIdTaken, NewKey, NewVersion
+from services.api.store.audit import forget
 from services.api.store.bootstrap import bootstrap
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, PostgresWorkflows
@@ -21,6 +22,7 @@ from services.api.store.workspaces import PostgresWorkspaces
 from services.chassis.grpc.errors import Refusal
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.postgres.database import Database
+from services.chassis.process.config import DAY_SECONDS
 from tests.support.postgres import Database as MadeDatabase
 from tests.support.probe import some
 
@@ -253,3 +255,20 @@ async def test_database_refuses_a_key_whose_role_and_workspace_do_not_fit(stores
                 "INSERT INTO api_keys (key_id, key_hash, role, workspace, title) VALUES (%s, %s, %s, %s, '')",
                 (uuid.uuid4(), b"x", role, workspace),
             )
+
+
+async def test_the_audit_forgets_what_is_too_old(stores: Stores) -> None:
+    for number in range(4):
+        await stores.workspaces.add(SYSTEM, f"w{number}", VALUES)
+    actions = await stores.audit()
+    async with await psycopg.AsyncConnection.connect(stores.url, autocommit=True) as connection:
+        for days, subject in ((366, "w0"), (366, "w1"), (364, "w2")):
+            await connection.execute(
+                "UPDATE api.audit SET audit_time = now() - make_interval(days => %s) WHERE subject = %s",
+                (days, subject),
+            )
+    database = Database(stores.url, name="test", connections=1)
+    assert await forget(database, 365 * DAY_SECONDS) == 2
+    assert await forget(database, 365 * DAY_SECONDS) == 0
+    await database.close()
+    assert await stores.audit() == [each for each in actions if each[2] not in {"w0", "w1"}]

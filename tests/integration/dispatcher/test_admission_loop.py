@@ -99,7 +99,9 @@ class Stage:
         self, rig: Rig, credit: int = 10, clock: Clock | None = None, recorder: Recorder | None = None
     ) -> None:
         clock = clock or SystemClock()
-        housekeeping = PostgresHousekeeping(rig.database, lost_grant_seconds=1.0, request_key_seconds=1.0)
+        housekeeping = PostgresHousekeeping(
+            rig.database, lost_grant_seconds=1.0, request_key_seconds=1.0, dead_letter_seconds=1.0
+        )
         metrics = AdmissionMetrics()
         self.recorder = recorder or Recorder(credit)
         self.queue = Failing(rig)

@@ -10,11 +10,13 @@ import pytest
 
 from services.chassis.postgres.database import CommitUnknown, DatabaseAway
 from services.chassis.process.clock import SystemClock
+from services.chassis.process.config import DAY_SECONDS
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.ports import PendingReport
 from services.dispatcher.app.returns import Returns
 from services.dispatcher.core.items import Claim, LeaseBegun, LeaseReleased, State
+from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from tests.integration.dispatcher.conftest import Rig
 from tests.integration.dispatcher.test_admission_loop import Recorder, execute
 
@@ -139,7 +141,7 @@ async def test_every_grant_has_a_higher_epoch(rig: Rig) -> None:
 
 @pytest.mark.parametrize("release", ["plain", "failed", "parked"])
 async def test_an_execution_that_has_begun_is_granted_as_begun_for_ever(rig: Rig, release: str) -> None:
-    (claim,) = await granted(rig, f"begun-{release}", 1)
+    (claim,) = await rig.leased(f"begun-{release}", 1)
     assert not claim.has_begun
     returns, _ = returns_of(rig)
     if release == "parked":
@@ -157,7 +159,7 @@ async def test_an_execution_that_has_begun_is_granted_as_begun_for_ever(rig: Rig
 
 
 async def test_an_execution_that_has_begun_stays_held_and_its_next_holder_hears_of_it(rig: Rig) -> None:
-    mine, moved = await granted(rig, "noted", 2, "noted-holder")
+    mine, moved = await rig.leased("noted", 2, "noted-holder")
     returns, _ = returns_of(rig)
     holder = Recorder()
     notes = [LeaseBegun(mine.execution_id, mine.epoch), LeaseBegun(moved.execution_id, moved.epoch - 1)]
@@ -172,3 +174,23 @@ async def test_an_execution_that_has_begun_stays_held_and_its_next_holder_hears_
         mine.execution_id: True,
         moved.execution_id: False,
     }
+
+
+async def test_dead_letters_are_forgotten_after_their_time_and_nothing_else_is(empty_rig: Rig) -> None:
+    rig = empty_rig
+    claims = await rig.leased("dead", 4)
+    returns, _ = returns_of(rig)
+    returns.released(told(claims[:3], Recorder(), is_permanent=True, reason="GONE"))
+    await returns.run_once()
+    await execute(
+        rig,
+        "UPDATE dispatcher.queue SET enqueue_time = now() - interval '99 days';"
+        f" UPDATE dispatcher.queue SET failure_time = now() - interval '31 days'"
+        f" WHERE execution_id IN ('{claims[0].execution_id}', '{claims[1].execution_id}')",
+    )
+    housekeeping = PostgresHousekeeping(
+        rig.database, lost_grant_seconds=1.0, request_key_seconds=1.0, dead_letter_seconds=30 * DAY_SECONDS
+    )
+    assert await housekeeping.forget_dead_letters() == 2
+    assert await housekeeping.forget_dead_letters() == 0
+    assert {row[0] for row in await rig.rows()} == {claims[2].execution_id, claims[3].execution_id}

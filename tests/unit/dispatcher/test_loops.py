@@ -10,12 +10,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.chassis.postgres.connection import DatabaseAway
+from services.chassis.process.retention import Retention
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
 from services.dispatcher.app.poll_loop import PollLoop
 from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
-from services.dispatcher.app.retention import Retention
 from services.dispatcher.app.waking import Waking
 from services.dispatcher.core.items import Measure, Requeued
 from tests.support.manual_clock import ManualClock
@@ -137,7 +137,7 @@ async def test_gauges_go_with_the_work() -> None:
 async def test_retention_goes_in_pieces_until_nothing_is_old() -> None:
     store = Store()
     store.old_requests = 12_000
-    await Retention(housekeeping=store, mailbox=store, clock=ManualClock(NOW)).run_once()
+    await Retention(store.sweep, store.forget_requests, clock=ManualClock(NOW)).run_once()
     assert store.old_requests == 0
     assert (store.asked.count("forget"), store.sweeps) == (4, 1)
 

@@ -1,24 +1,26 @@
-"""Deletes request ids whose time is over, and messages to executions that are gone."""
+"""Deletes what is too old, for ever, in small pieces that leave the database to everything else."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.ports import Housekeeping, MailboxUpkeep
 
 log = logger(__name__)
 _EVERY_SECONDS: Final = 60.0
-# Deletions per round, so that they leave the database to the batches.
+# Pieces of one kind in one round.
 _PIECES_MAX: Final = 20
+
+# Deletes one piece, and returns how many items it had.
+DeletePiece = Callable[[], Awaitable[int]]
 
 
 class Retention:
-    def __init__(self, *, housekeeping: Housekeeping, mailbox: MailboxUpkeep, clock: Clock) -> None:
-        self._housekeeping = housekeeping
-        self._mailbox = mailbox
+    def __init__(self, *kinds: DeletePiece, clock: Clock) -> None:
+        self._kinds = kinds
         self._clock = clock
 
     async def run(self) -> None:
@@ -30,7 +32,7 @@ class Retention:
                 log.info("retention waits for the database", error=str(failure))
 
     async def run_once(self) -> None:
-        await self._mailbox.sweep()
-        for _ in range(_PIECES_MAX):
-            if not await self._housekeeping.forget_requests():
-                return
+        for delete_piece in self._kinds:
+            for _ in range(_PIECES_MAX):
+                if not await delete_piece():
+                    break
