@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.chassis.process.config import Field, StoringSettings
+from services.chassis.process.config import DAY_SECONDS, Field, StoringSettings
 
 
 class CoordinatorSettings(StoringSettings):
@@ -16,3 +16,6 @@ class CoordinatorSettings(StoringSettings):
     # The maximum is half of what a dispatcher accepts from one holder, because executions that have ended and are not
     # acknowledged yet count too.
     executions_max: int = Field(default=2_000, ge=1, le=10_000)
+    # How long an execution and its outputs can be read after its end. They are dropped by the month in which they were
+    # created, so they stay for up to a month longer, and for as long as any execution of their month goes on.
+    history_seconds: float = Field(default=90 * DAY_SECONDS, gt=0)

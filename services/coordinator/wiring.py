@@ -38,7 +38,7 @@ from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.key_checks import check_keys
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.owned_executions import OwnedExecutions
-from services.coordinator.app.partitions import make_partitions
+from services.coordinator.app.partitions import keep_partitions
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
@@ -53,7 +53,7 @@ from services.coordinator.rpc.watch import WatchHub
 from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
 from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
-from services.coordinator.store.partitions import make_ahead
+from services.coordinator.store.partitions import drop_old, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
 from windlass.coordinator.v1 import reads_pb2_grpc, sessions_pb2_grpc
 from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
@@ -209,7 +209,7 @@ class CoordinatorService:
             ("keys", lambda: check_keys(self._keys.confirm, self._registry, KEY_SECONDS * scale)),
             ("sessions", lambda: self._holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
-            ("partitions", lambda: make_partitions(functools.partial(make_ahead, self._database))),
+            ("partitions", self._keep_partitions),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 
@@ -218,6 +218,15 @@ class CoordinatorService:
             ("hand back all executions", self._hand_back),
             ("sessions with dispatchers", self._holder.stop),
             ("sessions with runners", self._registry.stop),
+        )
+
+    async def _keep_partitions(self) -> None:
+        database, history_seconds = self._database, self._settings.history_seconds
+        await keep_partitions(
+            make_ahead=functools.partial(make_ahead, database),
+            drop_old=lambda: drop_old(database, history_seconds),
+            kept_since=functools.partial(kept_since, database),
+            tell=self._runners.tell_kept_since,
         )
 
     async def _hand_back(self) -> None:

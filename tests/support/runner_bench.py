@@ -81,11 +81,15 @@ class Bench:
         return outcome.failure_class, outcome.type
 
 
+# A UUIDv7 of August 2026.
+EXECUTION_ID = "019fcef6-0c00-7000-8000-000000000000"
+
+
 def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:
     values: dict[str, Any] = {
         "run_id": f"e.{number}",
         "epoch": 2,
-        "execution_id": "e",
+        "execution_id": EXECUTION_ID,
         "workspace": "default",
         "workflow": "w",
         "node": "n",

@@ -1,13 +1,14 @@
-"""Makes the partitions of a month before the month begins.
+"""Makes the partitions of a month before the month begins, and drops those of months that are not kept any more.
 
-Any replica may do it, at any time and any number of times. If it is late, rows go to the default partition: nothing
-breaks, but that month cannot be dropped as a whole.
+Any replica may do both, at any time and any number of times. If a partition is made late, its rows go to the default
+partition: nothing breaks, but they are deleted one by one instead of being dropped as a whole.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
@@ -20,15 +21,25 @@ _EVERY_SECONDS: Final = 6 * 3_600.0
 _RETRY_SECONDS: Final = 60.0
 
 
-async def make_partitions(make_ahead: Callable[[int], Awaitable[int]]) -> None:
-    """`make_ahead` makes the partitions of the given number of months, and returns how many it made."""
+async def keep_partitions(
+    *,
+    make_ahead: Callable[[int], Awaitable[int]],
+    drop_old: Callable[[], Awaitable[Sequence[str]]],
+    kept_since: Callable[[], Awaitable[datetime | None]],
+    tell: Callable[[datetime], None],
+) -> None:
+    """`make_ahead` makes the partitions of the given number of months, and returns how many it made. `drop_old` returns the months
+    that it dropped. `tell` tells the runners from which time on executions are kept."""
     while True:
         try:
-            made = await make_ahead(_MONTHS_AHEAD)
+            made, dropped = await make_ahead(_MONTHS_AHEAD), await drop_old()
+            since = await kept_since()
         except DependencyUnavailable as failure:
-            log.warning("partitions could not be made", error=str(failure))
+            log.warning("partitions could not be looked after", error=str(failure))
             await asyncio.sleep(_RETRY_SECONDS)
             continue
-        if made:
-            log.info("made partitions", months=made)
+        if made or dropped:
+            log.info("made and dropped partitions", made=made, dropped=dropped)
+        if since is not None:
+            tell(since)
         await asyncio.sleep(_EVERY_SECONDS)

@@ -132,6 +132,27 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Drops the partitions of a month ("2026_08"), if there are as many executions in it as its caller has looked at. Appends
+-- wait for this lock, so it is waited for only a moment, and the count reads the index alone.
+CREATE FUNCTION drop_partitions(month text, executions_seen bigint) RETURNS boolean
+    LANGUAGE plpgsql AS $$
+DECLARE
+    found bigint;
+BEGIN
+    PERFORM set_config('lock_timeout', '500ms', true);
+    LOCK TABLE coordinator.executions, coordinator.journal, coordinator.runs IN ACCESS EXCLUSIVE MODE;
+    IF to_regclass('coordinator.executions_' || month) IS NULL THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('SELECT count(*) FROM coordinator.%I', 'executions_' || month) INTO found;
+    IF found <> executions_seen THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE coordinator.%I, coordinator.%I, coordinator.%I',
+                   'executions_' || month, 'journal_' || month, 'runs_' || month);
+    RETURN true;
+END $$;
+
 SELECT make_partitions(now());
 SELECT make_partitions(now() + interval '1 month');
 

@@ -170,12 +170,12 @@ async def call(attempt: Attempt, threads: ModuleThreads) -> AttemptOutcome:
         return failure_of(error)
 
 
-async def stored(outcome: AttemptOutcome, outputs: Outputs) -> AttemptOutcome:
+async def stored(outcome: AttemptOutcome, execution_id: str, outputs: Outputs) -> AttemptOutcome:
     """Keep an output that is too large for a report in the store, before anything names it."""
     if isinstance(outcome, Succeeded) and isinstance(outcome.output, bytes) and len(outcome.output) > INLINE_BYTES_MAX:
         if len(outcome.output) > OUTPUT_BYTES_MAX:
             return Failure(FailureClass.PERMANENT, "OUTPUT_TOO_LARGE", f"the output is over {OUTPUT_BYTES_MAX} bytes")
-        return Succeeded(await outputs.put(outcome.output), outcome.branch)
+        return Succeeded(await outputs.put(outcome.output, execution_id), outcome.branch)
     return outcome
 
 

@@ -313,7 +313,7 @@ class Worker:
     ) -> None:
         """Move a large output to the store, and end the run."""
         try:
-            outcome = await stored(outcome, self._outputs)
+            outcome = await stored(outcome, going.job.execution_id, self._outputs)
         except OSError as error:
             outcome = failure_of(TransientError(f"the output cannot be kept: {error.strerror}", type="OUTPUT_STORE"))
         except BaseException as error:

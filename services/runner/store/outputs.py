@@ -5,6 +5,9 @@ directories above. After `put` has returned, no crash of the process or the mach
 its final name is always whole. The name holds the hash: writing the same value twice is harmless, even at the same
 time, and every read is checked.
 
+The name also holds the month in which the execution was created: the rows of an execution are dropped by this month,
+and `delete_before` deletes what nothing names any more.
+
 Hazard: a crash in the middle leaves the temporary file behind, and the next runner that starts removes it. A runner
 that lives locks its temporary file until that has its final name; the lock of a dead runner is gone.
 """
@@ -17,7 +20,9 @@ import fcntl
 import hashlib
 import os
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,7 +36,17 @@ log = logger(__name__)
 _THREADS = 4
 
 _WRITING = ".writing"
-_KEY = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}\.json")
+_KEY = re.compile(r"\d{4}-\d{2}-[0-9a-f]{2}/[0-9a-f]{64}\.json")
+_FOLDER = re.compile(r"(\d{4}-\d{2})-[0-9a-f]{2}")
+# A younger file may belong to an execution that was created long ago and has just begun.
+_LEFT_ALONE_SECONDS = 86_400.0
+# Files that are deleted in one call.
+_DELETED_MAX = 1_000
+
+
+def month_of(execution_id: str) -> str:
+    """The month in which an execution was created, like 2026-08. Its id is a UUIDv7, which begins with the time."""
+    return datetime.fromtimestamp(int(execution_id.replace("-", "")[:12], 16) / 1_000, UTC).strftime("%Y-%m")
 
 
 class DirectoryOutputs:
@@ -44,13 +59,21 @@ class DirectoryOutputs:
         # It has threads of its own, so that nothing else in the process can delay it.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="outputs")
 
-    async def put(self, value: bytes) -> StoredOutput:
-        """Keep a value, which is durable on return."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._put, value)
+    async def put(self, value: bytes, execution_id: str) -> StoredOutput:
+        """Keep a value of an execution. It is durable on return."""
+        month = month_of(execution_id)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._put, value, month)
 
     async def get(self, ref: StoredOutput) -> bytes:
         """A value as it was put. Raises OutputMissing."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._get, ref)
+
+    async def delete_before(self, since: datetime) -> int:
+        """Delete some values of executions that were created before the month of this time; return their number."""
+        deleted = await asyncio.get_running_loop().run_in_executor(self._threads, self._delete_before, since)
+        if deleted:
+            log.info("outputs of old executions are deleted", files=deleted, since=since.isoformat())
+        return deleted
 
     async def sweep(self) -> int:
         """Remove the temporary files of writers that died; return their number."""
@@ -69,13 +92,36 @@ class DirectoryOutputs:
                 swept += 1
         return swept
 
-    def _put(self, value: bytes) -> StoredOutput:
+    def _delete_before(self, since: datetime) -> int:
+        latest = time.time() - _LEFT_ALONE_SECONDS
+        deleted = 0
+        for folder in sorted(self._directory.glob("*-*-*")):
+            found = _FOLDER.fullmatch(folder.name)
+            if found is None or found[1] >= since.strftime("%Y-%m"):
+                continue
+            for file in folder.iterdir():
+                if deleted == _DELETED_MAX:
+                    return deleted
+                # FileNotFoundError: another runner has deleted it.
+                with contextlib.suppress(FileNotFoundError):
+                    if file.stat().st_mtime < latest:
+                        file.unlink()
+                        deleted += 1
+            with contextlib.suppress(OSError):  # it is not empty, or gone
+                folder.rmdir()
+            self._durable.discard(folder)
+        return deleted
+
+    def _put(self, value: bytes, month: str) -> StoredOutput:
         digest = hashlib.sha256(value).hexdigest()
-        ref = StoredOutput(f"{digest[:2]}/{digest}.json", digest, len(value))
+        ref = StoredOutput(f"{month}-{digest[:2]}/{digest}.json", digest, len(value))
         place = self._directory / ref.key
         self._make(self._directory)
         self._make(place.parent)
-        if not place.exists():
+        try:
+            # The file was used now, so that `delete_before` leaves it alone.
+            os.utime(place)
+        except FileNotFoundError:
             beside = self._directory / _WRITING
             beside.mkdir(exist_ok=True)
             while not _write(place, value, beside / uuid4().hex):

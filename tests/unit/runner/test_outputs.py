@@ -7,12 +7,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from services.runner.core.job import OutputMissing, StoredOutput
 from services.runner.store.outputs import DirectoryOutputs
+from tests.support.runner_bench import EXECUTION_ID
 
 
 def files_in(directory: Path) -> list[Path]:
@@ -23,7 +25,7 @@ async def test_equal_outputs_are_kept_at_once(tmp_path: Path) -> None:
     outputs = DirectoryOutputs(tmp_path)
     for number in range(10):
         value = b"%d" % number + b"x" * 1_000_000
-        refs = await asyncio.gather(*(outputs.put(value) for _ in range(4)))
+        refs = await asyncio.gather(*(outputs.put(value, EXECUTION_ID) for _ in range(4)))
         assert len(set(refs)) == 1
         assert await outputs.get(refs[0]) == value
     assert len(files_in(tmp_path)) == 10
@@ -38,14 +40,14 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 async def test_an_output_that_is_there_is_made_durable_all_the_same(tmp_path: Path, synced: list[Path]) -> None:
-    await DirectoryOutputs(tmp_path).put(b"value")
+    await DirectoryOutputs(tmp_path).put(b"value", EXECUTION_ID)
     synced.clear()
     outputs = DirectoryOutputs(tmp_path)
-    ref = await outputs.put(b"value")
+    ref = await outputs.put(b"value", EXECUTION_ID)
     folder = (tmp_path / ref.key).parent
     assert synced == [tmp_path.parent, tmp_path, folder], "another process may not have come as far"
     synced.clear()
-    await outputs.put(b"value")
+    await outputs.put(b"value", EXECUTION_ID)
     assert synced == [folder], "this one has"
 
 
@@ -54,7 +56,7 @@ async def test_a_store_that_is_made_anew_is_made_durable_anew(tmp_path: Path, sy
     outputs = DirectoryOutputs(directory)
     for _ in range(2):
         synced.clear()
-        ref = await outputs.put(b"value")
+        ref = await outputs.put(b"value", EXECUTION_ID)
         folder = (directory / ref.key).parent
         assert synced[:2] == [tmp_path, directory]
         assert synced[-1] == folder
@@ -74,11 +76,11 @@ async def test_what_is_above_the_store_may_be_closed_to_a_runner(
 
     monkeypatch.setattr(os, "open", open_below)
     outputs = DirectoryOutputs(directory)
-    ref = await outputs.put(b"value")
+    ref = await outputs.put(b"value", EXECUTION_ID)
     assert await outputs.get(ref) == b"value"
 
 
-@pytest.mark.parametrize("key", ["ab/" + "0" * 64 + ".json", "../outside.json"])
+@pytest.mark.parametrize("key", ["2026-08-ab/" + "0" * 64 + ".json", "../outside.json"])
 async def test_an_output_that_is_not_there_is_missing(tmp_path: Path, key: str) -> None:
     with pytest.raises(OutputMissing):
         await DirectoryOutputs(tmp_path).get(StoredOutput(key, "0" * 64, 3))
@@ -97,7 +99,7 @@ PUTTING = """
 import asyncio, sys
 from pathlib import Path
 from services.runner.store.outputs import DirectoryOutputs
-print(asyncio.run(DirectoryOutputs(Path(sys.argv[1])).put(b"value")).key)
+print(asyncio.run(DirectoryOutputs(Path(sys.argv[1])).put(b"value", sys.argv[2])).key)
 """
 
 
@@ -105,12 +107,13 @@ async def test_what_a_killed_writer_left_is_swept_at_the_next_start(tmp_path: Pa
     outputs = DirectoryOutputs(tmp_path)
     assert await outputs.sweep() == 0, "a store that is not there yet"
     writer = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PUTTING, str(tmp_path)), env={**os.environ, "WINDLASS_CRASH_AT": "runner.output.before"}
+        *(sys.executable, "-c", PUTTING, str(tmp_path), EXECUTION_ID),
+        env={**os.environ, "WINDLASS_CRASH_AT": "runner.output.before"},
     )
     assert await writer.wait() == -signal.SIGKILL
     (left,) = files_in(tmp_path)
     assert left.read_bytes() == b"value"
-    ref = await outputs.put(b"another")
+    ref = await outputs.put(b"another", EXECUTION_ID)
     assert await outputs.sweep() == 1
     assert files_in(tmp_path) == [tmp_path / ref.key]
 
@@ -141,5 +144,26 @@ async def test_a_writer_whose_file_is_swept_before_it_is_locked_begins_anew(
         lock(file, how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fcntl, "flock", late_lock)
-    ref = await outputs.put(b"value")
+    ref = await outputs.put(b"value", EXECUTION_ID)
     assert await outputs.get(ref) == b"value"
+
+
+async def test_outputs_of_old_executions_are_deleted_by_month(tmp_path: Path) -> None:
+    outputs = DirectoryOutputs(tmp_path)
+    later = "01a06c5a-0400-7000-8000-000000000000"  # of September 2026
+    used = await outputs.put(b"used today", EXECUTION_ID)
+    old = [await outputs.put(b"%d" % number, EXECUTION_ID) for number in range(20)]
+    kept = await outputs.put(b"0", later)
+    assert {ref.key[:8] for ref in (used, *old)} == {"2026-08-"}
+    assert kept.key[:8] == "2026-09-"
+    for file in files_in(tmp_path):
+        os.utime(file, (0, 0))
+    # Stored again: an execution that was queued for long has begun.
+    assert await outputs.put(b"used today", EXECUTION_ID) == used
+    assert await outputs.delete_before(datetime(2026, 8, 31, tzinfo=UTC)) == 0
+    assert await outputs.delete_before(datetime(2026, 9, 1, tzinfo=UTC)) == len(old)
+    assert await outputs.delete_before(datetime(2026, 9, 1, tzinfo=UTC)) == 0
+    assert sorted(files_in(tmp_path)) == sorted(tmp_path / ref.key for ref in (used, kept))
+    for ref in old:
+        with pytest.raises(OutputMissing):
+            await outputs.get(ref)

@@ -9,7 +9,7 @@ import pytest
 
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
-from tests.support.runner_bench import Bench, a_job
+from tests.support.runner_bench import EXECUTION_ID, Bench, a_job
 from windlass.sdk import Context, TransientError
 
 PERMANENT, TIMEOUT, TRANSIENT = FailureClass.PERMANENT, FailureClass.TIMEOUT, FailureClass.TRANSIENT
@@ -255,4 +255,4 @@ async def test_a_modules_log_names_its_run(bench: Bench, caplog: pytest.LogCaptu
     await bench.outcome(a_job("test.says@1"))
     (record,) = caplog.records
     names = ("execution_id", "run_id", "node", "attempt", "shoe")
-    assert [getattr(record, name) for name in names] == ["e", "e.1", "n", 1, 41]
+    assert [getattr(record, name) for name in names] == [EXECUTION_ID, "e.1", "n", 1, 41]
