@@ -1,7 +1,7 @@
 """Gives values in texts the form of JSON: true, null, [1, "a"].
 
-The engine itself writes True, None and [1, 'a'], and its filters for text take other values in this form. What a
-template puts out passes through `_put_out`. Inside an expression, `string`, `join` and the operator `~` make texts.
+The engine itself writes True, None and [1, 'a'], and most of its filters for text take other values in this form. What
+a template puts out passes through `_put_out`. Inside an expression, the operator `~` and a few filters make texts.
 `insertions` passes each operand of `~` through a filter: `(a)|default(_absent)|_text ~ (b)|default(_absent)|_text`. A
 filter of ours cannot tell an undefined value from none; `_absent` tells them apart, so that a missing path stays an
 error. An `if` without `else` can be undefined, and shows nothing: it gets `else ''`.
@@ -10,7 +10,7 @@ error. An `if` without `else` can be undefined, and shows nothing: it gets `else
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ def add_to(environment: minijinja.Environment) -> None:
     environment.add_global(_ABSENT, _Absent())
     for name in ("_text", "pprint", "string"):
         environment.add_filter(name, text_of)
+    environment.add_filter("_value", _value)
     environment.add_filter("join", _joined)
 
 
@@ -63,6 +64,11 @@ def text_of(value: Any) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _value(value: Any) -> Any:
+    """Numbers stay numbers, so that `format` can format them."""
+    return value if type(value) in {int, float} else text_of(value)
 
 
 def _put_out(value: Any) -> Any:
@@ -98,7 +104,11 @@ def insertions(words: Sequence[Word], *, is_output: bool) -> list[tuple[int, str
     found: list[tuple[int, str]] = []
     levels = [_Level()]
     is_loop = bool(words) and words[0].role is Role.STATEMENT and words[0].text == "for"
-    for before, word in pairwise([*words[:1], *words]):
+    formatted: list[tuple[int, str]] = []
+    for number, (before, word) in enumerate(pairwise([*words[:1], *words])):
+        if word.role is Role.ARGUMENTS and before.text == "format":
+            for first, last in _arguments(words[number + 1 :]):
+                formatted += [(first.start, "("), (last.stop, f"){_OR_ABSENT}|_value")]
         if word.role is Role.FILTER and word.text in _OURS and before.text == "|":
             found.append((before.start, _OR_ABSENT))
         if word.role in _OPENING:
@@ -118,7 +128,25 @@ def insertions(words: Sequence[Word], *, is_output: bool) -> list[tuple[int, str
     if is_loop or not is_output:
         levels[0].ifs = 0
     _end(levels[0], found)
-    return sorted(found, key=lambda each: each[0])
+    # An argument ends behind everything that ends in it.
+    return sorted([*found, *formatted], key=lambda each: each[0])
+
+
+def _arguments(words: Sequence[Word]) -> Iterator[tuple[Word, Word]]:
+    """The first and the last word of each argument up to the bracket that closes."""
+    inside: list[Word] = []
+    depth = 0
+    for word in words:
+        if depth == 0 and word.text in {")", ",", "="}:
+            # Before `=` is only the name of an argument.
+            if inside and word.text != "=":
+                yield inside[0], inside[-1]
+            if word.text == ")":
+                return
+            inside = []
+            continue
+        depth += (word.role in _OPENING) - (word.text in {")", "]", "}"})
+        inside.append(word)
 
 
 def _pass(word: Word, before: Word, level: _Level, found: list[tuple[int, str]]) -> None:
