@@ -203,4 +203,50 @@ FILTERS: Final = [
     ),
 ]
 
-MUTANTS: Final = [*FENCES, *ADMISSION, *EXECUTIONS_AND_RUNS, *OUTAGES, *TENANTS, *STRANGERS, *FILTERS]
+RETENTION: Final = [
+    Mutant(
+        "execution_without_rows_begun_a_second_time",
+        *(_COORDINATOR, "JournalLoader._arrived", taken_as("owned.has_begun", "False")),
+        "test_an_execution_that_had_begun_and_has_no_rows_never_begins_again",
+    ),
+    Mutant(
+        "begun_forgotten_when_it_is_parked",
+        *(_DISPATCHER, "PARK", sql_replaced(r"begun = true, ", "")),
+        "test_an_execution_that_has_begun_is_granted_as_begun_for_ever",
+    ),
+    Mutant(
+        "month_dropped_while_an_execution_goes_on",
+        *(_COORDINATOR, "_LOOK", sql_replaced("end_time IS NULL OR ", "")),
+        "test_a_month_is_dropped_when_all_its_executions_have_ended_long_ago",
+    ),
+]
+
+TEMPLATES: Final = [
+    Mutant(
+        "expression_grammar_with_calls",
+        *(_RUNNER, "_refuse_call", answered("call_in", "''")),
+        "test_templates_call_nothing",
+    ),
+    Mutant(
+        "name_of_a_method_looked_up_in_plain_data",
+        *(_RUNNER, "_Data.of", answered("needs_guard", "False")),
+        "test_data_have_no_methods",
+    ),
+    Mutant(
+        "absent_value_joined_as_null",
+        *(_RUNNER, "_AS_TEXT", taken_as("_OR_ABSENT", "''")),
+        "test_what_a_template_may_not_do_is_a_permanent_failure",
+    ),
+]
+
+MUTANTS: Final = [
+    *FENCES,
+    *ADMISSION,
+    *EXECUTIONS_AND_RUNS,
+    *OUTAGES,
+    *TENANTS,
+    *STRANGERS,
+    *FILTERS,
+    *RETENTION,
+    *TEMPLATES,
+]

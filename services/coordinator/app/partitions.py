@@ -28,8 +28,8 @@ async def keep_partitions(
     kept_since: Callable[[], Awaitable[datetime | None]],
     tell: Callable[[datetime], None],
 ) -> None:
-    """`make_ahead` makes the partitions of the given number of months, and returns how many it made. `drop_old` returns the months
-    that it dropped. `tell` tells the runners from which time on executions are kept."""
+    """`make_ahead` makes the partitions of the given number of months, and returns how many it made. `drop_old` returns
+    the months that it dropped. `tell` tells the runners from which time on executions are kept."""
     while True:
         try:
             made, dropped = await make_ahead(_MONTHS_AHEAD), await drop_old()

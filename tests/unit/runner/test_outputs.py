@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from services.chassis.process.clock import SystemClock
 from services.runner.core.job import OutputMissing, StoredOutput
+from services.runner.peers.coordinators import CoordinatorSessions
 from services.runner.store.outputs import DirectoryOutputs
 from tests.support.runner_bench import EXECUTION_ID
+from windlass.coordinator.v1.sessions_pb2 import OutputsKept
 
 
 def files_in(directory: Path) -> list[Path]:
@@ -167,3 +170,13 @@ async def test_outputs_of_old_executions_are_deleted_by_month(tmp_path: Path) ->
     for ref in old:
         with pytest.raises(OutputMissing):
             await outputs.get(ref)
+
+
+def test_the_newest_note_of_a_coordinator_says_what_is_kept() -> None:
+    sessions = CoordinatorSessions(SystemClock())
+    assert sessions.outputs_kept_since is None
+    for month in (7, 8):
+        note = OutputsKept()
+        note.since.FromDatetime(datetime(2026, month, 1, tzinfo=UTC))
+        sessions.on_notes("a", [note])
+        assert sessions.outputs_kept_since == datetime(2026, month, 1, tzinfo=UTC)
