@@ -58,7 +58,7 @@ AllowNetOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="CIDR",
-        help="A network that modules may call although it is not public; repeatable. [env: WINDLASS_RUNNER_ALLOW_NET]",
+        help="A network that modules may call although it is not public; repeat it for more.",
         callback=_as_networks,
     ),
 ]

@@ -22,7 +22,7 @@ _OPERATORS: Final = frozenset({"and", "else", "if", "in", "is", "not", "or"})
 _CALLING: Final = frozenset({"call", "macro"})
 
 
-class Role(Enum):
+class WordRole(Enum):
     VALUE = auto()  # a name, a literal, or a bracket that closes
     LITERAL = auto()  # a text in quotes
     ATTRIBUTE = auto()  # the name behind a dot
@@ -35,17 +35,17 @@ class Role(Enum):
     OPERATOR = auto()  # everything else
 
 
-_ENDS_VALUE: Final = frozenset({Role.VALUE, Role.LITERAL, Role.ATTRIBUTE, Role.FILTER})
+_ENDS_VALUE: Final = frozenset({WordRole.VALUE, WordRole.LITERAL, WordRole.ATTRIBUTE, WordRole.FILTER})
 
 
 class Word(NamedTuple):
     text: str
-    role: Role
+    role: WordRole
     start: int
     stop: int
 
     def is_operator(self, text: str) -> bool:
-        return self.text == text and self.role is Role.OPERATOR
+        return self.text == text and self.role is WordRole.OPERATOR
 
     @property
     def ends_value(self) -> bool:
@@ -71,24 +71,24 @@ def words(text: str, start: int = 0, stop: int | None = None, *, is_statement: b
         elif match.lastgroup == "sign":
             role = _role_of_sign(match[0], found)
         else:
-            role = Role.LITERAL if match.lastgroup == "text" else Role.VALUE
+            role = WordRole.LITERAL if match.lastgroup == "text" else WordRole.VALUE
         found.append(Word(match[0], role, match.start(), match.end()))
     return found
 
 
-def _role_of_name(name: str, before: list[Word], *, is_statement: bool) -> Role:
+def _role_of_name(name: str, before: list[Word], *, is_statement: bool) -> WordRole:
     if not before:
-        return (Role.CALL if name in _CALLING else Role.STATEMENT) if is_statement else _plain_role(name)
+        return (WordRole.CALL if name in _CALLING else WordRole.STATEMENT) if is_statement else _plain_role(name)
     last, one_before = before[-1], before[-2] if len(before) > 1 else before[-1]
-    if last.role is Role.STATEMENT:
-        return Role.FILTER if last.text == "filter" else _plain_role(name)
-    if last.role is not Role.OPERATOR:
+    if last.role is WordRole.STATEMENT:
+        return WordRole.FILTER if last.text == "filter" else _plain_role(name)
+    if last.role is not WordRole.OPERATOR:
         return _plain_role(name)
     if last.text == ".":
         # The name of a filter may have dots.
-        return Role.FILTER if one_before.role is Role.FILTER else Role.ATTRIBUTE
+        return WordRole.FILTER if one_before.role is WordRole.FILTER else WordRole.ATTRIBUTE
     if last.text == "|" or (name != "not" and (last.is_operator("is") or is_not(one_before, last))):
-        return Role.FILTER
+        return WordRole.FILTER
     return _plain_role(name)
 
 
@@ -97,26 +97,26 @@ def is_not(first: Word, second: Word) -> bool:
     return first.is_operator("is") and second.is_operator("not")
 
 
-def _plain_role(name: str) -> Role:
-    return Role.OPERATOR if name in _OPERATORS else Role.VALUE
+def _plain_role(name: str) -> WordRole:
+    return WordRole.OPERATOR if name in _OPERATORS else WordRole.VALUE
 
 
-def _role_of_sign(sign: str, before: list[Word]) -> Role:
+def _role_of_sign(sign: str, before: list[Word]) -> WordRole:
     if sign in {")", "]", "}"}:
-        return Role.VALUE
+        return WordRole.VALUE
     if sign not in {"(", "[", "{"}:
-        return Role.OPERATOR
+        return WordRole.OPERATOR
     if not before or not before[-1].ends_value or sign == "{":
-        return Role.GROUP
+        return WordRole.GROUP
     if sign == "[":
-        return Role.SUBSCRIPT
-    return Role.ARGUMENTS if before[-1].role is Role.FILTER else Role.CALL
+        return WordRole.SUBSCRIPT
+    return WordRole.ARGUMENTS if before[-1].role is WordRole.FILTER else WordRole.CALL
 
 
 def call_in(template: str) -> str:
     """The end of the words up to the first call; "" when nothing is called."""
     for found in words_of(template):
         for word in found:
-            if word.role is Role.CALL:
+            if word.role is WordRole.CALL:
                 return template[found[0].start : word.stop][-60:]
     return ""

@@ -151,7 +151,7 @@ def test_control_characters_of_others_are_shown_and_not_obeyed(capsys: pytest.Ca
     show_runs([run])
     shown = capsys.readouterr().out
     assert is_shown(shown)
-    assert r"é\x1b[2J\r\x08\x9b31m\x7f\u202e\u2066\u2028\nstate" in shown
+    assert r"é\x1b[2J \x08\x9b31m\x7f\u202e\u2066 state SUCCESS" in shown
     say(HOSTILE, err=True)
     assert capsys.readouterr().err.split("\n")[1:] == ["state      SUCCESS", ""]
 

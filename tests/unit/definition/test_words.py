@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.definition.words import Role, call_in, words
+from windlass.definition.words import WordRole, call_in, words
 
 CALLS = {
     "{{ input.pop('x') }}": "input.pop(",
@@ -53,23 +53,23 @@ def test_brackets_that_call_nothing_are_no_call(template: str) -> None:
 def test_each_word_has_its_role() -> None:
     found = words("a.if|f.g(1)[0] is not t ~ -'x'")
     assert [(word.text, word.role) for word in found] == [
-        ("a", Role.VALUE),
-        (".", Role.OPERATOR),
-        ("if", Role.ATTRIBUTE),
-        ("|", Role.OPERATOR),
-        ("f", Role.FILTER),
-        (".", Role.OPERATOR),
-        ("g", Role.FILTER),
-        ("(", Role.ARGUMENTS),
-        ("1", Role.VALUE),
-        (")", Role.VALUE),
-        ("[", Role.SUBSCRIPT),
-        ("0", Role.VALUE),
-        ("]", Role.VALUE),
-        ("is", Role.OPERATOR),
-        ("not", Role.OPERATOR),
-        ("t", Role.FILTER),
-        ("~", Role.OPERATOR),
-        ("-", Role.OPERATOR),
-        ("'x'", Role.LITERAL),
+        ("a", WordRole.VALUE),
+        (".", WordRole.OPERATOR),
+        ("if", WordRole.ATTRIBUTE),
+        ("|", WordRole.OPERATOR),
+        ("f", WordRole.FILTER),
+        (".", WordRole.OPERATOR),
+        ("g", WordRole.FILTER),
+        ("(", WordRole.ARGUMENTS),
+        ("1", WordRole.VALUE),
+        (")", WordRole.VALUE),
+        ("[", WordRole.SUBSCRIPT),
+        ("0", WordRole.VALUE),
+        ("]", WordRole.VALUE),
+        ("is", WordRole.OPERATOR),
+        ("not", WordRole.OPERATOR),
+        ("t", WordRole.FILTER),
+        ("~", WordRole.OPERATOR),
+        ("-", WordRole.OPERATOR),
+        ("'x'", WordRole.LITERAL),
     ]

@@ -93,7 +93,7 @@ async def test_an_output_that_is_not_there_is_missing(tmp_path: Path, key: str) 
 async def test_an_output_that_is_not_as_large_as_was_said_is_not_read(tmp_path: Path, difference: int) -> None:
     """Otherwise the limits for what a node reads would rest on the word of a stranger."""
     outputs = DirectoryOutputs(tmp_path)
-    ref = await outputs.put(b"value")
+    ref = await outputs.put(b"value", EXECUTION_ID)
     with pytest.raises(OutputMissing, match="has 5 bytes"):
         await outputs.get(StoredOutput(ref.key, ref.sha256, ref.size_bytes + difference))
 

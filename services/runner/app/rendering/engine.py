@@ -20,7 +20,7 @@ import minijinja
 
 from services.runner.app.rendering import texts
 from services.runner.app.rendering.guarded import guarded, unguarded
-from services.runner.app.rendering.sources import Source, expression_source, template_source
+from services.runner.app.rendering.sources import TemplateSource, expression_source, template_source
 from windlass.sdk import PermanentError
 
 # Steps of the template machine for one string: far above any real template, far below a second of CPU.
@@ -37,7 +37,7 @@ class _Data:
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self._scope = scope
 
-    def of(self, source: Source) -> tuple[Mapping[str, Any], bool]:
+    def of(self, source: TemplateSource) -> tuple[Mapping[str, Any], bool]:
         """The data for this template, and whether they are guarded."""
         needs_guard = source.needs_guard(self._scope)
         return (self._guarded if needs_guard else self._scope), needs_guard

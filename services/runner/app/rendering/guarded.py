@@ -1,8 +1,8 @@
 """Data without methods.
 
 Where an object or a list lacks a name, the engine looks for a Python attribute of that name: `input.pop` would be a
-method, and not a missing path. An `Object` and an `Array` have no such attributes. They cost the engine twice the time
-of plain data, so they are made only for templates that may ask for the name of a method (sources.py).
+method, and not a missing path. A `GuardedDict` and a `GuardedList` have no such attributes. They cost the engine
+twice the time of plain data, so they are made only for templates that may ask for the name of a method (sources.py).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class _Items:
     """The engine takes for an object what has the attribute `items`. It asks for the key `items` first, if a template
     does: just then there is no such attribute."""
 
-    def __get__(self, owner: Object, _: type) -> bool:
+    def __get__(self, owner: GuardedDict, _: type) -> bool:
         if owner.was_asked:
             owner.was_asked = False
             raise AttributeError
         return True
 
 
-class Object(dict[str, Any]):
+class GuardedDict(dict[str, Any]):
     was_asked = False
 
     def __missing__(self, key: str) -> NoReturn:
@@ -35,26 +35,26 @@ class Object(dict[str, Any]):
         raise KeyError(key)
 
 
-class Array(list[Any]):
+class GuardedList(list[Any]):
     __slots__ = ()
 
 
-for _kind in (Object, Array):
+for _kind in (GuardedDict, GuardedList):
     for _name in METHODS & set(dir(_kind)):
         setattr(_kind, _name, property(_no_attribute))
-Object.items = _Items()  # type: ignore[method-assign, assignment]
+GuardedDict.items = _Items()  # type: ignore[method-assign, assignment]
 
 
 def guarded(value: Any) -> Any:
     """A copy of JSON data that has no methods."""
     if isinstance(value, dict):
-        made = Object(value)
+        made = GuardedDict(value)
         for key, item in value.items():
             if isinstance(item, dict | list):
                 made[key] = guarded(item)
         return made
     if isinstance(value, list):
-        return Array([guarded(item) if isinstance(item, dict | list) else item for item in value])
+        return GuardedList([guarded(item) if isinstance(item, dict | list) else item for item in value])
     return value
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from services.runner.app.rendering.guarded import METHODS
 from services.runner.app.rendering.texts import insertions
-from windlass.definition.words import Role, Word, call_in, words, words_of
+from windlass.definition.words import Word, WordRole, call_in, words, words_of
 from windlass.sdk import PermanentError
 
 # These filters look for an attribute that an argument names.
@@ -29,7 +29,7 @@ _KEPT_CHARACTERS_MAX: Final = 1_024
 Path = tuple[str, ...]
 
 
-class Source(NamedTuple):
+class TemplateSource(NamedTuple):
     text: str
     # Data needs no guard if these paths exist. None: it needs the guard anyway.
     paths: tuple[Path, ...] | None
@@ -47,25 +47,25 @@ def _exists(path: Path, scope: Mapping[str, Any]) -> bool:
     return True
 
 
-def expression_source(expression: str) -> Source:
+def expression_source(expression: str) -> TemplateSource:
     """A bare expression. Raises PermanentError when something is called."""
     return (_of_expression if len(expression) <= _KEPT_CHARACTERS_MAX else _of_expression.__wrapped__)(expression)
 
 
-def template_source(template: str) -> Source:
+def template_source(template: str) -> TemplateSource:
     """A text with templates. Raises PermanentError when something is called."""
     return (_of_template if len(template) <= _KEPT_CHARACTERS_MAX else _of_template.__wrapped__)(template)
 
 
 @lru_cache(maxsize=1024)
-def _of_expression(expression: str) -> Source:
+def _of_expression(expression: str) -> TemplateSource:
     _refuse_call("{{" + expression + "}}")
     found = words(expression)
-    return Source(_inserted(expression, insertions(found, is_output=False)), _paths(found))
+    return TemplateSource(_inserted(expression, insertions(found, is_output=False)), _paths(found))
 
 
 @lru_cache(maxsize=1024)
-def _of_template(template: str) -> Source:
+def _of_template(template: str) -> TemplateSource:
     _refuse_call(template)
     inserted: list[tuple[int, str]] = []
     paths: list[Path] | None = []
@@ -73,7 +73,7 @@ def _of_template(template: str) -> Source:
         inserted += insertions(found, is_output=True)
         more = _paths(found)
         paths = None if paths is None or more is None else [*paths, *more]
-    return Source(_inserted(template, inserted), None if paths is None else tuple(paths))
+    return TemplateSource(_inserted(template, inserted), None if paths is None else tuple(paths))
 
 
 def _refuse_call(template: str) -> None:
@@ -93,17 +93,17 @@ def _paths(found: Sequence[Word]) -> tuple[Path, ...] | None:
     """The paths that lead to the name of a method; None when others may."""
     paths: list[Path] = []
     path: list[str] = []
-    is_statement = bool(found) and found[0].role is Role.STATEMENT
+    is_statement = bool(found) and found[0].role is WordRole.STATEMENT
     for number, word in enumerate(found):
         follows = found[number + 1 :]
-        if word.role is Role.ATTRIBUTE:
+        if word.role is WordRole.ATTRIBUTE:
             if path:
                 path.append(word.text)
             if word.text in METHODS:
                 if is_statement or not path:
                     return None
                 paths.append(tuple(path))
-        elif word.role is Role.VALUE and word.text.isidentifier():
+        elif word.role is WordRole.VALUE and word.text.isidentifier():
             path = [word.text]
         elif word.text != ".":
             path = []
@@ -114,11 +114,11 @@ def _paths(found: Sequence[Word]) -> tuple[Path, ...] | None:
 
 def _may_name(word: Word, follows: Sequence[Word], before: Word | None) -> bool:
     """True when the word, or what stands in its brackets, may name a method without being an attribute."""
-    if word.role is Role.LITERAL:
+    if word.role is WordRole.LITERAL:
         return "\\" in word.text or not METHODS.isdisjoint(word.text[1:-1].split("."))
-    if word.role is Role.SUBSCRIPT:
+    if word.role is WordRole.SUBSCRIPT:
         return not _is_fixed(_inside(follows))
-    if word.role is Role.ARGUMENTS and before is not None and before.text in _BY_NAME:
+    if word.role is WordRole.ARGUMENTS and before is not None and before.text in _BY_NAME:
         # The further arguments of these two are for a test.
         return not _is_fixed(_inside(follows)[: 2 if before.text in {"rejectattr", "selectattr"} else None])
     return False
@@ -132,7 +132,7 @@ def _inside(follows: Sequence[Word]) -> Sequence[Word]:
 def _is_fixed(inside: Sequence[Word]) -> bool:
     """True when nothing between two brackets is computed: there are literals, and names of arguments before `=`."""
     return all(
-        word.role is Role.LITERAL
+        word.role is WordRole.LITERAL
         or word.text.isdigit()
         or word.text in _FIXED
         or (following is not None and following.text == "=")

@@ -17,7 +17,7 @@ from typing import Any, Final
 import minijinja
 
 from services.runner.app.rendering.guarded import unguarded
-from windlass.definition.words import Role, Word, is_not
+from windlass.definition.words import Word, WordRole, is_not
 from windlass.sdk import PermanentError
 
 _ABSENT: Final = "_absent"
@@ -25,7 +25,7 @@ _OR_ABSENT: Final = f"|default({_ABSENT})"
 _AS_TEXT: Final = f"){_OR_ABSENT}|_text"
 # These filters of ours replace those of the engine.
 _OURS: Final = frozenset({"join", "pprint", "string"})
-_OPENING: Final = frozenset({Role.GROUP, Role.ARGUMENTS, Role.SUBSCRIPT})
+_OPENING: Final = frozenset({WordRole.GROUP, WordRole.ARGUMENTS, WordRole.SUBSCRIPT})
 # These bind tighter than `~`, so they are inside of an operand.
 _TIGHT: Final = frozenset({"*", "/", "//", "%", "**", "|", ".", "is"})
 # An `if` without `else` ends here, at the latest.
@@ -103,13 +103,13 @@ def insertions(words: Sequence[Word], *, is_output: bool) -> list[tuple[int, str
     """The texts to insert into an expression, each with its place. `is_output`: its value goes into a text."""
     found: list[tuple[int, str]] = []
     levels = [_Level()]
-    is_loop = bool(words) and words[0].role is Role.STATEMENT and words[0].text == "for"
+    is_loop = bool(words) and words[0].role is WordRole.STATEMENT and words[0].text == "for"
     formatted: list[tuple[int, str]] = []
     for number, (before, word) in enumerate(pairwise([*words[:1], *words])):
-        if word.role is Role.ARGUMENTS and before.text == "format":
+        if word.role is WordRole.ARGUMENTS and before.text == "format":
             for first, last in _arguments(words[number + 1 :]):
                 formatted += [(first.start, "("), (last.stop, f"){_OR_ABSENT}|_value")]
-        if word.role is Role.FILTER and word.text in _OURS and before.text == "|":
+        if word.role is WordRole.FILTER and word.text in _OURS and before.text == "|":
             found.append((before.start, _OR_ABSENT))
         if word.role in _OPENING:
             levels[-1].operands[-1].append(word)
@@ -119,9 +119,9 @@ def insertions(words: Sequence[Word], *, is_output: bool) -> list[tuple[int, str
             if not levels:
                 return []  # the engine refuses it
             levels[-1].operands[-1].append(word)
-        elif word.role is Role.OPERATOR:
+        elif word.role is WordRole.OPERATOR:
             _pass(word, before, levels[-1], found)
-        elif word.role is not Role.STATEMENT:
+        elif word.role is not WordRole.STATEMENT:
             levels[-1].operands[-1].append(word)
     if len(levels) > 1:
         return []
@@ -166,7 +166,7 @@ def _pass(word: Word, before: Word, level: _Level, found: list[tuple[int, str]])
 def _end_chain(level: _Level, found: list[tuple[int, str]]) -> None:
     if len(level.operands) > 1:
         for operand in level.operands:
-            if operand and not (len(operand) == 1 and operand[0].role is Role.LITERAL):
+            if operand and not (len(operand) == 1 and operand[0].role is WordRole.LITERAL):
                 found += [(operand[0].start, "("), (operand[-1].stop, _AS_TEXT)]
     level.operands = [[]]
 
