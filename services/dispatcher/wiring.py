@@ -9,7 +9,8 @@ from typing import Final
 import uvloop
 
 from services.chassis.grpc.guard import Guard
-from services.chassis.grpc.server import INTERNAL, GrpcServer
+from services.chassis.grpc.limits import INTERNAL
+from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.postgres import migrations

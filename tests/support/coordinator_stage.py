@@ -20,7 +20,8 @@ from services.api.app.identifiers import Identifiers
 from services.chassis.grpc.client import CHANNEL_OPTIONS, Metadata
 from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.guard import Guard
-from services.chassis.grpc.server import INTERNAL, GrpcServer
+from services.chassis.grpc.limits import INTERNAL
+from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.callers import ServiceCredential, services
 from services.chassis.lease.frames import Attach, Grant, Report
 from services.chassis.lease.timing import EXECUTION, RUN

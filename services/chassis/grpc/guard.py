@@ -2,8 +2,8 @@
 
 There is one wrapper per method, made when the method is registered. A chain of interceptors, which gRPC makes again for
 each call, costs a unary call several times as much. Order matters: the caller is identified before the request is read,
-so that nobody without a key learns what a well-formed request is. Errors are mapped outermost, so that no internal text
-gets out.
+so that nobody without a key learns what a well-formed request is, and its call is counted before anything of it is read
+(open_calls.py). Errors are mapped outermost, so that no internal text gets out.
 Every handler is registered for a stream of requests, also when it reads only one. gRPC calls other handlers when their
 request has arrived; a stranger who never sends it could then hold calls of every method without a key.
 Hazard: cancellation (the caller has gone) passes through unchanged; it is no failure of the handler.
@@ -16,7 +16,6 @@ import contextlib
 import functools
 import inspect
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -24,7 +23,9 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from services.chassis.grpc.errors import Refusal, status_code, status_of, trailers_of
+from services.chassis.grpc.limits import PUBLIC, SMALL_BYTES_MAX, ServerLimits
 from services.chassis.grpc.long_calls import LongCalls
+from services.chassis.grpc.open_calls import OpenCalls, address_of
 from services.chassis.grpc.validation import decode, prepare, validate
 from services.chassis.identity import callers
 from services.chassis.identity.callers import CallerKind, Identity, Rule
@@ -38,12 +39,8 @@ log = logger(__name__)
 RpcCall: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = Callable[[Any, RpcCall], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
-# The parser reads no more than this for a caller without a key.
-OPEN_BYTES_MAX: Final = 64 * 1024
 # The key of a call that may take longer than this is checked again while it lasts.
 LONG_SECONDS: Final = 30.0
-# The limit of open calls, streams included, of one method that needs no key. A server can serve far more.
-OPEN_CALLS_MAX: Final = 1_000
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
 _seconds = histogram("grpc_server_handling_seconds", "Duration of RPCs.", ["method"])
@@ -64,12 +61,13 @@ class Guard:
         keys: callers.KeyReader | None = None,
         credential: callers.ServiceCredential | None = None,
         sampler: tracing.Sampler | None = None,
+        limits: ServerLimits = PUBLIC,
     ) -> None:
         self._rules = dict(rules)
         self._keys = keys
         self._credential = credential
         self._sampler = sampler
-        self._open_calls: Counter[str] = Counter()
+        self._open_calls = OpenCalls(limits)
         self._long_calls = LongCalls()
 
     async def check_keys(self) -> None:
@@ -82,9 +80,11 @@ class Guard:
         rules = [rule for method, rule in self._rules.items() if method.startswith(f"/{service}/")]
         return all(rule.is_only_for_services for rule in rules)
 
-    def with_rules(self, rules: Mapping[str, Rule]) -> Guard:
-        """The same guard with rules for further methods."""
-        return Guard({**self._rules, **rules}, keys=self._keys, credential=self._credential, sampler=self._sampler)
+    def with_rules(self, rules: Mapping[str, Rule], limits: ServerLimits) -> Guard:
+        """The same guard with rules for further methods, and with the limits of its server."""
+        return Guard(
+            {**self._rules, **rules}, keys=self._keys, credential=self._credential, sampler=self._sampler, limits=limits
+        )
 
     def wrap(
         self, method: str, handler: grpc.RpcMethodHandler[Any, Any], *, request_bytes_max: int
@@ -103,7 +103,7 @@ class Guard:
         decoded = functools.partial(
             decode,
             handler.request_deserializer,
-            min(request_bytes_max, OPEN_BYTES_MAX) if rule.is_open else request_bytes_max,
+            min(request_bytes_max, SMALL_BYTES_MAX) if rule.is_open else request_bytes_max,
             refuses_nul=not rule.judges_text,
             items_max=rule.items_max,
         )
@@ -131,8 +131,6 @@ class Guard:
             if not is_unary:
                 streams.inc()
             try:
-                if rule.is_open:
-                    self._count_open_call(method, context)
                 served = await self._admit(context, method, rule)
                 if _has_time(context, rule.seconds_max):
                     return await work(requests, context)
@@ -168,17 +166,8 @@ class Guard:
 
         return call
 
-    def _count_open_call(self, method: str, context: Any) -> None:
-        """Count a call until gRPC is done with it: a caller that does not read the answer keeps the call open after
-        its handler has ended.
-        """
-        if self._open_calls[method] >= OPEN_CALLS_MAX:
-            raise Refusal("OPEN_CALLS_EXCEEDED", f"{OPEN_CALLS_MAX} calls of {method} are open already")
-        self._open_calls[method] += 1
-        context.add_done_callback(lambda _: self._open_calls.subtract([method]))
-
     async def _admit(self, context: RpcCall, method: str, rule: Rule) -> tracing.ServedCall | None:
-        """Identify the caller or refuse the call. Returns its trace, if it has one."""
+        """Identify the caller and count the call, or refuse it. Returns its trace, if it has one."""
         key = service = traceparent = None
         for name, value in context.invocation_metadata() or ():
             if name == "authorization":
@@ -189,10 +178,13 @@ class Guard:
                 traceparent = str(value)
         if rule.is_open:
             identity = callers.ANONYMOUS
+            self._open_calls.count_open(method, address_of(context))
         else:
             identity = await self._identify(context, key, service)
             if not rule.allows(identity):
                 raise _not_allowed(method, rule, identity)
+            if identity.kind is not CallerKind.SERVICE:
+                self._open_calls.count(identity)
         callers.set_caller(identity)
         return self._trace(traceparent, rule)
 
@@ -200,7 +192,11 @@ class Guard:
         if key is not None:
             if self._keys is None or key[: len(_BEARER)].lower() != _BEARER:
                 raise Refusal("KEY_INVALID", "this service does not know the key in the authorization")
-            return await self._keys.identify(key[len(_BEARER) :].strip())
+            self._open_calls.begin_lookup()
+            try:
+                return await self._keys.identify(key[len(_BEARER) :].strip())
+            finally:
+                self._open_calls.end_lookup()
         if service is not None:
             name = None if self._credential is None else self._credential.verify(service)
             if name is None:

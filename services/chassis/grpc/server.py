@@ -13,7 +13,6 @@ The options below avoid three hazards of the library:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -23,27 +22,11 @@ from grpc_health.v1 import health_pb2_grpc
 from services.chassis.grpc import health, reflection
 from services.chassis.grpc.guard import Guard, unknown_method
 from services.chassis.grpc.health import HealthBoard
+from services.chassis.grpc.limits import MEBIBYTE, PUBLIC, ServerLimits
 from services.chassis.identity.callers import Rule, anyone, system
 from services.chassis.identity.tls import PublicAddress, Tls
 
-MEBIBYTE: Final = 1024 * 1024
 KEEPALIVE_PING_SECONDS_MIN: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    # The guard accepts messages up to the first size. It refuses larger ones with a reason up to the second size, and
-    # gRPC refuses still larger ones without a reason. There is a limit, because a message is received before its
-    # sender is known.
-    receive_bytes_max: int = 4 * MEBIBYTE
-    refuse_bytes_max: int = 16 * MEBIBYTE
-    # The limit counts streams and unary calls together. One more call fails with RESOURCE_EXHAUSTED.
-    rpcs_at_once_max: int = 20_000
-
-
-PUBLIC: Final = ServerLimits()
-# Our own services exchange batches with many items of up to 256 KiB each.
-INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=128 * MEBIBYTE)
 
 _CHANNELZ: Final = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"]
 _SEND_BYTES_MAX: Final = 64 * MEBIBYTE
@@ -53,7 +36,7 @@ _RPCS_PENDING_MAX: Final = 20_000
 _OWN_RULES: Final[Mapping[str, Rule]] = {
     f"/{health.SERVICE_NAME}/Check": anyone(),
     f"/{health.SERVICE_NAME}/List": anyone(),
-    # Load balancers watch for as long as they like. The guard limits their number (OPEN_CALLS_MAX).
+    # Load balancers watch for as long as they like. Their number is limited (ServerLimits.open_calls_max).
     f"/{health.SERVICE_NAME}/Watch": anyone().within(None),
     f"/{reflection.V1}/{reflection.METHOD}": anyone(),
     f"/{reflection.V1ALPHA}/{reflection.METHOD}": anyone(),
@@ -108,7 +91,7 @@ class GrpcServer(grpc.aio.Server):
         self.public_port = 0
         self._address = address
         self._public = public
-        self._guard = guard.with_rules(_OWN_RULES)
+        self._guard = guard.with_rules(_OWN_RULES, limits)
         self._request_bytes_max = limits.receive_bytes_max
         self._tls = tls
         self._handlers = _Handlers()

@@ -43,6 +43,11 @@ class Identity(NamedTuple):
         return f"{self.kind.value}:{self.name}"
 
     @property
+    def tenant(self) -> str:
+        """The owner of what this caller uses, when callers share something: its workspace, or else the caller."""
+        return self.workspace or self.who
+
+    @property
     def grade(self) -> str:
         """The form that rules use: `member:ADMIN`, `service:api`, `system`, `runner`."""
         if self.kind is CallerKind.MEMBER:
@@ -76,7 +81,7 @@ class KeyReader(Protocol):
 class Rule:
     """The callers that may call one method, and how long a call or a whole stream may take (None: without limit).
 
-    `is_open`: the method needs no key, and has at most OPEN_CALLS_MAX calls at once (grpc/guard.py). The methods below
+    `is_open`: the method needs no key. Its calls are few, and its requests small (grpc/limits.py). The methods below
     explain the other fields.
     """
 

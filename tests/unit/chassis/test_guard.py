@@ -1,6 +1,8 @@
 """The guard before every handler, as callers see it."""
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -8,15 +10,42 @@ import grpc
 import pytest
 from google.protobuf import empty_pb2
 
-from services.chassis.grpc.guard import OPEN_CALLS_MAX, Guard
-from services.chassis.grpc.server import ServerLimits
-from services.chassis.identity.callers import ServiceCredential, anyone, members, services
+from services.chassis.grpc.errors import RemoteError, remote_error
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.limits import ServerLimits
+from services.chassis.identity.callers import Identity, Rule, ServiceCredential, anyone, members, services, system
 from services.chassis.telemetry.tracing import FinishedSpan, Sampler, new_trace, parse_traceparent
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually, some
 from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 
 BUY = SHOP_METHODS[0]
+
+
+async def served_at_last(call: Callable[[], Any]) -> str:
+    """Call until the call is served."""
+
+    async def receipt() -> str:
+        try:
+            return str((await call()).receipt)
+        except grpc.aio.AioRpcError:
+            return ""
+
+    return await eventually(receipt, 20, "an answer")
+
+
+async def refused_at_last(call: Callable[[], Any]) -> RemoteError:
+    """Call until the server refuses the call with a reason."""
+
+    async def refusal() -> RemoteError | None:
+        try:
+            await call()
+        except grpc.aio.AioRpcError as failure:
+            error = remote_error(failure)
+            return error if error.reason else None
+        return None
+
+    return await eventually(refusal, 20, "a refusal")
 
 
 async def test_a_caller_that_is_allowed_is_served_and_known(counter: Counter) -> None:
@@ -208,24 +237,79 @@ async def test_a_stream_with_a_limit_ends_as_it_would_without(shop: Shop) -> Non
         assert (await stub.Buy(counter.order())).receipt
 
 
-async def test_strangers_have_some_calls_of_a_method_and_no_more(shop: Shop) -> None:
-    async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone().within(None)))) as counter:
+async def test_one_address_has_half_of_the_calls_without_a_key_and_no_more(shop: Shop) -> None:
+    guard, limits = Guard(dict.fromkeys(SHOP_METHODS, anyone())), ServerLimits(open_calls_max=20)
+    async with open_shop(shop, guard, limits=limits) as counter:
         stub = counter.stub()
-        chats = [stub.Chat() for _ in range(OPEN_CALLS_MAX)]
-        for chat in chats:
-            await chat.write(counter.order())
-        for chat in chats:
-            await chat.read()
-        refusal = await refused(stub.Chat(timeout=20).read())
+        slow = [stub.Buy(counter.order("slow"), timeout=60) for _ in range(10)]
+        refusal = await refused_at_last(lambda: stub.Buy(counter.order(), timeout=20))
         assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "OPEN_CALLS_EXCEEDED")
-        assert (await stub.Buy(counter.order())).receipt, "other methods have places of their own"
-        for chat in chats:
-            await chat.done_writing()
-            assert await chat.read() is grpc.aio.EOF
-        again = stub.Chat()
-        await again.write(counter.order())
-        assert (await again.read()).receipt
-        await again.done_writing()
+        assert [each.receipt async for each in stub.Follow(counter.order(pairs=1))] == ["0"], "each method has its own"
+        slow[0].cancel()
+        assert await served_at_last(lambda: stub.Buy(counter.order(), timeout=20))
+        for call in slow:
+            call.cancel()
+
+
+async def test_one_key_leaves_calls_to_others_of_its_workspace_and_a_workspace_to_others(shop: Shop) -> None:
+    rule = members("ADMIN", "VIEWER") | system() | services("api")
+    async with open_shop(shop, guard_of(rule), limits=ServerLimits(key_calls_max=6)) as counter:
+
+        async def opened(**who: Any) -> int:
+            """Open calls until one is refused."""
+            stub, count = counter.stub(**who), 0
+            while True:
+                calls.append(stub.Chat(timeout=60))
+                try:
+                    with contextlib.suppress(asyncio.InvalidStateError):  # it may be refused already
+                        await calls[-1].write(counter.order())
+                    await calls[-1].read()
+                except grpc.aio.AioRpcError as failure:
+                    refusals.append(remote_error(failure))
+                    return count
+                count += 1
+
+        calls: list[Any] = []
+        refusals: list[RemoteError] = []
+        assert await opened(bearer="admin") == 2
+        assert await opened(bearer="viewer") == 1
+        assert await opened(bearer="system") == 1
+        assert {(each.code.name, each.reason) for each in refusals} == {("RESOURCE_EXHAUSTED", "CALLS_EXCEEDED")}
+        assert [each.quota[0].subject for each in refusals] == ["this key", "this workspace", "this key"]
+        api = counter.stub(credential=ServiceCredential([SECRET], "api"))
+        mine = [api.Chat(timeout=60) for _ in range(7)]
+        for call in mine:
+            await call.write(counter.order())
+            assert (await call.read()).receipt, "services are not counted"
+        for call in (*calls, *mine):
+            call.cancel()
+        assert await served_at_last(lambda: counter.stub(bearer="admin").Buy(counter.order()))
+
+
+class SlowRing(KeyRing):
+    """Finds no key before it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.found = asyncio.Semaphore(0), asyncio.Event()
+
+    async def identify(self, key: str) -> Identity:
+        self.asked.release()
+        await self.found.wait()
+        return await super().identify(key)
+
+
+async def test_calls_whose_key_is_looked_up_are_few(shop: Shop) -> None:
+    keys = SlowRing()
+    guard = Guard(dict.fromkeys(SHOP_METHODS, members("ADMIN")), keys=keys)
+    async with open_shop(shop, guard, limits=ServerLimits(unknown_calls_max=2)) as counter:
+        stub = counter.stub(bearer="admin")
+        waiting = [stub.Buy(counter.order(), timeout=60) for _ in range(2)]
+        for _ in waiting:
+            await keys.asked.acquire()
+        assert (await refused(stub.Buy(counter.order()))).reason == "OPEN_CALLS_EXCEEDED"
+        keys.found.set()
+        assert all(answer.receipt for answer in await asyncio.gather(*waiting))
+        assert (await stub.Buy(counter.order())).receipt
 
 
 @pytest.mark.parametrize("method", SHOP_METHODS)
@@ -245,29 +329,29 @@ async def test_a_call_without_a_request_is_refused(counter: Counter, method: str
     assert (refusal.code.name, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
-async def test_a_strangers_call_counts_until_its_answer_is_read(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.chassis.grpc.guard.OPEN_CALLS_MAX", 2)
-    async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone()))) as counter:
+@pytest.mark.parametrize(
+    ("rule", "limits", "reason"),
+    [
+        (anyone(), ServerLimits(open_calls_max=4), "OPEN_CALLS_EXCEEDED"),
+        (members("ADMIN"), ServerLimits(key_calls_max=6), "CALLS_EXCEEDED"),
+    ],
+)
+async def test_call_counts_until_its_answer_is_read(shop: Shop, rule: Rule, limits: ServerLimits, reason: str) -> None:
+    async with open_shop(shop, guard_of(rule), limits=limits) as counter:
         # A caller that takes five bytes of an answer before it reads it.
         options = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
         async with grpc.aio.insecure_channel(counter.address, options=options) as channel:
-            unread: list[Any] = [channel.stream_stream(BUY)() for _ in range(2)]
+            metadata = (("authorization", "Bearer admin"),)
+            unread: list[Any] = [channel.stream_stream(BUY)(metadata=metadata) for _ in range(2)]
             for call in unread:
                 await call.write(counter.order().SerializeToString())
                 await call.done_writing()
                 await call.initial_metadata()
-            refusal = await refused(counter.stub().Buy(counter.order()))
-            assert refusal.reason == "OPEN_CALLS_EXCEEDED"
+            stub = counter.stub(bearer="admin")
+            assert (await refused(stub.Buy(counter.order()))).reason == reason
             for call in unread:
                 await call.read()
-
-            async def is_served() -> bool:
-                try:
-                    return bool((await counter.stub().Buy(counter.order())).receipt)
-                except grpc.aio.AioRpcError:
-                    return False
-
-            await eventually(is_served, 20, "a place")
+            assert await served_at_last(lambda: stub.Buy(counter.order()))
 
 
 async def test_a_callers_own_deadline_holds(counter: Counter) -> None:

@@ -14,8 +14,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 from services.chassis.grpc.errors import RemoteError
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.health import HealthBoard
+from services.chassis.grpc.limits import MEBIBYTE, ServerLimits
 from services.chassis.grpc.reflection import METHOD, V1, V1ALPHA
-from services.chassis.grpc.server import GrpcServer, ServerLimits
+from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.callers import members, services
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
 
@@ -174,10 +175,18 @@ async def test_a_public_message_is_at_most_four_mebibytes(counter: Counter, size
         assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
 
 
-async def test_a_message_without_a_key_is_small(counter: Counter) -> None:
-    request = health_pb2.HealthCheckRequest(service="x" * 65_533)
+@pytest.mark.parametrize(("size", "reason"), [(64 * 1024, "SERVICE_NOT_FOUND"), (64 * 1024 + 1, "MESSAGE_TOO_LARGE")])
+async def test_a_message_without_a_key_is_small(counter: Counter, size: int, reason: str) -> None:
+    request = health_pb2.HealthCheckRequest(service="x" * (size - 4))
+    assert request.ByteSize() == size
     refusal = await refused(health_stub(counter).Check(request))
-    assert refusal.reason == "MESSAGE_TOO_LARGE"
+    assert refusal.reason == reason
+
+
+@pytest.mark.parametrize(("size", "reason"), [(16 * MEBIBYTE, "MESSAGE_TOO_LARGE"), (16 * MEBIBYTE + 1, "")])
+async def test_largest_message_that_is_refused_with_a_reason(counter: Counter, size: int, reason: str) -> None:
+    refusal = await refused(counter.channel(bearer="admin").unary_unary(SHOP_METHODS[0])(bytes(size)))
+    assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", reason)
 
 
 async def test_a_message_that_is_far_too_large_is_not_even_received(counter: Counter) -> None:

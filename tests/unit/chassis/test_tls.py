@@ -11,7 +11,7 @@ from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.chassis.grpc.guard import Guard
-from services.chassis.grpc.server import INTERNAL
+from services.chassis.grpc.limits import INTERNAL
 from services.chassis.identity.callers import ServiceCredential, members, services
 from services.chassis.identity.tls import Pair, PublicAddress, Tls
 from services.chassis.process.config import InvalidSettings, ProcessSettings

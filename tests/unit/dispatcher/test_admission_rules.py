@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from services.chassis.grpc.server import INTERNAL
+from services.chassis.grpc.limits import INTERNAL
 from services.dispatcher.core import mailbox_limits
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.composing import holder_order, reach, shares
