@@ -3,7 +3,7 @@
 There is one wrapper per method, made when the method is registered. A chain of interceptors, which gRPC makes again for
 each call, costs a unary call several times as much. Order matters: the caller is identified before the request is read,
 so that nobody without a key learns what a well-formed request is, and its call is counted before anything of it is read
-(open_calls.py). Errors are mapped outermost, so that no internal text gets out.
+(open_calls.py, receiving.py). Errors are mapped outermost, so that no internal text gets out.
 Every handler is registered for a stream of requests, also when it reads only one. gRPC calls other handlers when their
 request has arrived; a stranger who never sends it could then hold calls of every method without a key.
 Hazard: cancellation (the caller has gone) passes through unchanged; it is no failure of the handler.
@@ -16,7 +16,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -26,6 +26,7 @@ from services.chassis.grpc.errors import Refusal, status_code, status_of, traile
 from services.chassis.grpc.limits import PUBLIC, SMALL_BYTES_MAX, ServerLimits
 from services.chassis.grpc.long_calls import LongCalls
 from services.chassis.grpc.open_calls import OpenCalls, address_of
+from services.chassis.grpc.receiving import Receiving
 from services.chassis.grpc.validation import decode, prepare, validate
 from services.chassis.identity import callers
 from services.chassis.identity.callers import CallerKind, Identity, Rule
@@ -38,6 +39,8 @@ log = logger(__name__)
 
 RpcCall: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = Callable[[Any, RpcCall], Coroutine[Any, Any, Any]]
+# Reads the next message of a call, or EOF.
+Read: TypeAlias = Callable[[RpcCall], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
 # The key of a call that may take longer than this is checked again while it lasts.
 LONG_SECONDS: Final = 30.0
@@ -68,6 +71,16 @@ class Guard:
         self._credential = credential
         self._sampler = sampler
         self._open_calls = OpenCalls(limits)
+        self._open_requests = Receiving(
+            slow_seconds=limits.open_slow_seconds,
+            seconds_max=limits.open_receive_seconds,
+            places=limits.open_slow_bytes_max // limits.refuse_bytes_max,
+        )
+        self._key_requests = Receiving(
+            slow_seconds=limits.key_slow_seconds,
+            seconds_max=limits.key_receive_seconds,
+            places=limits.key_slow_bytes_max // limits.refuse_bytes_max,
+        )
         self._long_calls = LongCalls()
 
     async def check_keys(self) -> None:
@@ -108,7 +121,10 @@ class Guard:
             items_max=rule.items_max,
         )
         is_long = not rule.is_open and (rule.seconds_max is None or rule.seconds_max > LONG_SECONDS)
-        work = _work(behaviour, None if handler.request_streaming else decoded, self._long_calls if is_long else None)
+        if handler.request_streaming:
+            work = _work_on_stream(behaviour, self._read_open(method) if rule.is_open else None)
+        else:
+            work = _work(behaviour, decoded, self._reader(method, rule), self._long_calls if is_long else None)
         is_unary = not (handler.request_streaming or handler.response_streaming)
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -137,8 +153,8 @@ class Guard:
                 late = asyncio.create_task(work(requests, context))
                 return await _within(late, rule.seconds_max)
             except grpc.aio.AbortError:
-                # A handler of a library has called abort itself.
-                code = "ABORTED_BY_HANDLER"
+                # A handler of a library has called abort itself, or the request did not arrive.
+                code = getattr(context.code(), "name", "UNKNOWN")
                 raise
             except Exception as failure:  # noqa: BLE001 - the caller gets its status
                 if not is_unary and (context.cancelled() or context.done()):
@@ -165,6 +181,24 @@ class Guard:
                         _emit_served(method, served, took, code)
 
         return call
+
+    def _reader(self, method: str, rule: Rule) -> Read:
+        if rule.is_open:
+            return self._read_open(method)
+
+        async def read(context: RpcCall) -> Any:
+            who = callers.caller()
+            if who.kind is CallerKind.SERVICE:
+                return await context.read()
+            return await self._key_requests.read(context, method, who.tenant)
+
+        return read
+
+    def _read_open(self, method: str) -> Read:
+        async def read(context: RpcCall) -> Any:
+            return await self._open_requests.read(context, method, address_of(context))
+
+        return read
 
     async def _admit(self, context: RpcCall, method: str, rule: Rule) -> tracing.ServedCall | None:
         """Identify the caller and count the call, or refuse it. Returns its trace, if it has one."""
@@ -245,14 +279,28 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None, long_calls: LongCalls | None) -> Handler:
-    """Reads a single request with `decoded`, or leaves a stream of requests to the handler; then runs the handler."""
+def _work_on_stream(behaviour: Any, read: Read | None) -> Handler:
+    """Runs a handler that reads its requests itself. With `read` they are read here, and it gets an iterator."""
     answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
-    if decoded is None:
+    if read is None:
         return answer
 
+    async def requests(context: RpcCall) -> AsyncIterator[Any]:
+        while (request := await read(context)) is not grpc.aio.EOF:
+            yield request
+
     async def work(_: Any, context: RpcCall) -> Any:
-        raw: Any = await context.read()
+        return await answer(requests(context), context)
+
+    return work
+
+
+def _work(behaviour: Any, decoded: Callable[[bytes], Any], read: Read, long_calls: LongCalls | None) -> Handler:
+    """Reads the single request, and runs the handler."""
+    answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
+
+    async def work(_: Any, context: RpcCall) -> Any:
+        raw = await read(context)
         if raw is grpc.aio.EOF:
             raise Refusal("INVALID_REQUEST", "the call ended without a request")
         request = decoded(raw)

@@ -1,4 +1,9 @@
-"""The limits of a server: sizes of requests, and open calls."""
+"""The limits of a server: sizes of requests, open calls, and requests that arrive slowly.
+
+gRPC buffers WINDOW_BYTES of a message that nobody reads. While a message is being read it buffers all of it, up to
+`refuse_bytes_max`, and does not tell how much has arrived. So memory is bounded by the number of requests that are read
+for longer than a moment: the sums of bytes below are divided by `refuse_bytes_max`.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +14,37 @@ KIBIBYTE: Final = 1024
 MEBIBYTE: Final = 1024 * KIBIBYTE
 # The size of a request of a caller without a key.
 SMALL_BYTES_MAX: Final = 64 * KIBIBYTE
+# Without a limit gRPC takes 4 MiB or more. A larger message waits for one more round trip.
+WINDOW_BYTES: Final = 64 * KIBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     # The guard accepts messages up to the first size. It refuses larger ones with a reason up to the second size, and
-    # gRPC refuses still larger ones without a reason.
+    # gRPC refuses still larger ones without a reason, as soon as their length is announced.
     receive_bytes_max: int = 4 * MEBIBYTE
     refuse_bytes_max: int = 16 * MEBIBYTE
     # Streams and unary calls together. One more fails with RESOURCE_EXHAUSTED.
     rpcs_at_once_max: int = 20_000
     # Calls of callers with a key. What is left of the number above is a reserve for our own services, which have no
-    # limit here, and for calls that are not admitted yet. open_calls.py says how many a single key may have.
+    # limit here, and for calls that are not admitted yet. open_calls.py says how many a single key may have. A call
+    # takes up to 100 KiB: WINDOW_BYTES, and what gRPC and its handler need.
     key_calls_max: int = 9_000
     # Calls of one method that needs no key, streams included. Nobody needs more, and a server can serve far more.
     open_calls_max: int = 1_000
     # Calls whose key is being looked up.
     unknown_calls_max: int = 1_000
+    # Without a key: a request that has not arrived after the first time is slow (receiving.py). After the second time
+    # it is refused. Slow requests hold so many bytes at once.
+    open_slow_seconds: float = 0.1
+    open_receive_seconds: float = 5.0
+    open_slow_bytes_max: int = 64 * MEBIBYTE
+    # The same with a key.
+    key_slow_seconds: float = 0.25
+    key_receive_seconds: float = 10.0
+    key_slow_bytes_max: int = 256 * MEBIBYTE
 
 
 PUBLIC: Final = ServerLimits()
-# Our own services exchange batches with many items of up to 256 KiB each.
-INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=128 * MEBIBYTE)
+# Our own services exchange batches with many items of up to 256 KiB each, and need no reason for a larger one.
+INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=64 * MEBIBYTE)

@@ -4,7 +4,8 @@ The generated `add_…Servicer_to_server` takes it like any other server, and it
 registered. `start` adds health and reflection, which are open, and channelz, which needs the system key. It binds the
 port, and the public port when there is one. Both lead to the same guard.
 
-The options below avoid three hazards of the library:
+The options below avoid four hazards of the library:
+- gRPC buffers 4 MiB or more of each request that nobody reads, unless it is kept from measuring the bandwidth.
 - When more than 1,000 RPCs are not accepted yet, further ones fail as CANCELLED, unless the pending limits are raised.
 - Clients that ping more often than every five minutes get GOAWAY, unless that is permitted.
 - A port that another process uses is silently shared (SO_REUSEPORT), unless that is switched off.
@@ -22,7 +23,7 @@ from grpc_health.v1 import health_pb2_grpc
 from services.chassis.grpc import health, reflection
 from services.chassis.grpc.guard import Guard, unknown_method
 from services.chassis.grpc.health import HealthBoard
-from services.chassis.grpc.limits import MEBIBYTE, PUBLIC, ServerLimits
+from services.chassis.grpc.limits import MEBIBYTE, PUBLIC, WINDOW_BYTES, ServerLimits
 from services.chassis.identity.callers import Rule, anyone, system
 from services.chassis.identity.tls import PublicAddress, Tls
 
@@ -48,6 +49,8 @@ def server_options(limits: ServerLimits) -> list[tuple[str, Any]]:
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.refuse_bytes_max),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.max_send_message_length", _SEND_BYTES_MAX),
         # Both limits are equal, because between the two gRPC refuses at random.
         ("grpc.max_metadata_size", _METADATA_BYTES_MAX),

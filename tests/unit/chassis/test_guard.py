@@ -9,14 +9,17 @@ from unittest.mock import AsyncMock, Mock
 import grpc
 import pytest
 from google.protobuf import empty_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from services.chassis.grpc.errors import RemoteError, remote_error
 from services.chassis.grpc.guard import Guard
-from services.chassis.grpc.limits import ServerLimits
+from services.chassis.grpc.limits import MEBIBYTE, ServerLimits
+from services.chassis.grpc.reflection import METHOD, V1
 from services.chassis.identity.callers import Identity, Rule, ServiceCredential, anyone, members, services, system
 from services.chassis.telemetry.tracing import FinishedSpan, Sampler, new_trace, parse_traceparent
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually, some
+from tests.support.unfinished import Connection
 from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 
 BUY = SHOP_METHODS[0]
@@ -310,6 +313,78 @@ async def test_calls_whose_key_is_looked_up_are_few(shop: Shop) -> None:
         keys.found.set()
         assert all(answer.receipt for answer in await asyncio.gather(*waiting))
         assert (await stub.Buy(counter.order())).receipt
+
+
+async def test_little_of_a_request_is_taken_before_its_caller_is_known(shop: Shop) -> None:
+    keys = SlowRing()
+    guard = Guard(dict.fromkeys(SHOP_METHODS, members("ADMIN")), keys=keys)
+    async with open_shop(shop, guard) as counter:
+        connection = await asyncio.to_thread(Connection, counter.address)
+        call = connection.open(BUY, [("authorization", "Bearer admin")])
+        await keys.asked.acquire()
+
+        async def taken(data: bytes) -> int:
+            return await asyncio.to_thread(connection.send, call, data, wait_seconds=1.0)
+
+        # A length of one mebibyte, and more than all of it.
+        assert await taken(b"\0\0\x10\0\0" + bytes(2 * MEBIBYTE)) in (65_535, 65_536)
+        keys.found.set()
+        assert await taken(bytes(2 * MEBIBYTE)) >= MEBIBYTE - 65_536
+        connection.close()
+
+
+@pytest.mark.parametrize("method", SHOP_METHODS[:2])
+@pytest.mark.parametrize(
+    ("rule", "limits"),
+    [
+        (members("ADMIN"), ServerLimits(key_receive_seconds=0.5, open_receive_seconds=60)),
+        (anyone(), ServerLimits(key_receive_seconds=60, open_receive_seconds=0.5)),
+    ],
+)
+async def test_request_has_to_arrive_in_time(shop: Shop, method: str, rule: Rule, limits: ServerLimits) -> None:
+    async with open_shop(shop, guard_of(rule.within(None)), limits=limits) as counter:
+        silent = counter.channel(bearer="admin").stream_stream(method)(timeout=20)
+        refusal = await refused(silent.read())
+        assert (refusal.code.name, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_PASSED")
+        assert "did not arrive" in str(refusal)
+
+
+async def test_a_workspace_has_some_slow_requests_and_no_more(shop: Shop) -> None:
+    limits = ServerLimits(key_slow_bytes_max=4 * 16 * MEBIBYTE, key_slow_seconds=0.1)
+    async with open_shop(
+        shop, guard_of(members("ADMIN", "VIEWER") | system() | services("api")), limits=limits
+    ) as counter:
+        buy, view = (counter.channel(bearer=key).stream_stream(BUY) for key in ("admin", "viewer"))
+        slow = [make(timeout=60) for make in (buy, view, buy)]
+        reads = {asyncio.create_task(call.read()): call for call in slow}
+        (ended,), _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+        slow.remove(reads.pop(ended))
+        refusal = await refused(ended)
+        assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "SLOW_REQUESTS_EXCEEDED")
+        assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt, "a quick request needs no place"
+        # The caller of another workspace and a service are slow too, and are not refused.
+        others = counter.channel(bearer="system"), counter.channel(credential=ServiceCredential([SECRET], "api"))
+        slow += [channel.stream_stream(BUY)(timeout=60) for channel in (*others, others[1], others[1])]
+        reads |= {asyncio.create_task(call.read()): call for call in slow[2:]}
+        refusal = await refused(buy(timeout=60).read())
+        assert refusal.reason == "SLOW_REQUESTS_EXCEEDED"
+        for call in slow:
+            await call.write(counter.order().SerializeToString())
+            await call.done_writing()
+        assert all(await asyncio.gather(*reads))
+        assert await served_at_last(lambda: counter.stub(bearer="admin").Buy(counter.order()))
+
+
+async def test_messages_of_a_stream_without_a_key_have_to_arrive_in_time_too(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(), limits=ServerLimits(open_receive_seconds=0.5)) as counter:
+        call = counter.channel().stream_stream(
+            f"/{V1}/{METHOD}",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )(timeout=20)
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        assert (await call.read()).list_services_response.service
+        assert (await refused(call.read())).reason == "DEADLINE_PASSED"
 
 
 @pytest.mark.parametrize("method", SHOP_METHODS)
