@@ -116,7 +116,7 @@ class Guard:
         decoded = functools.partial(
             decode,
             handler.request_deserializer,
-            min(request_bytes_max, SMALL_BYTES_MAX) if rule.is_open else request_bytes_max,
+            _bytes_max(rule, request_bytes_max),
             refuses_nul=not rule.judges_text,
             items_max=rule.items_max,
         )
@@ -277,6 +277,12 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
         await _abort(context, status_of(refusal))
 
     return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _bytes_max(rule: Rule, server_bytes_max: int) -> int:
+    if rule.is_open:
+        return min(server_bytes_max, SMALL_BYTES_MAX)
+    return server_bytes_max if rule.bytes_max is None else min(server_bytes_max, rule.bytes_max)
 
 
 def _work_on_stream(behaviour: Any, read: Read | None) -> Handler:

@@ -12,7 +12,7 @@ from typing import Final
 
 KIBIBYTE: Final = 1024
 MEBIBYTE: Final = 1024 * KIBIBYTE
-# The size of a request of a caller without a key.
+# A request of a method that takes no document has at most this size, as has every request of a caller without a key.
 SMALL_BYTES_MAX: Final = 64 * KIBIBYTE
 # Without a limit gRPC takes 4 MiB or more. A larger message waits for one more round trip.
 WINDOW_BYTES: Final = 64 * KIBIBYTE

@@ -91,6 +91,7 @@ class Rule:
     is_traced: bool = False
     judges_text: bool = False
     items_max: int | None = None
+    bytes_max: int | None = None
 
     def __or__(self, other: Rule) -> Rule:
         return replace(self, allow=self.allow | other.allow, is_open=self.is_open or other.is_open)
@@ -113,6 +114,10 @@ class Rule:
         proto has no rule for each list. The members are counted before anything else reads them.
         """
         return replace(self, items_max=items_max)
+
+    def receiving(self, bytes_max: int) -> Rule:
+        """Limit the size of a message, below the limit of the server."""
+        return replace(self, bytes_max=bytes_max)
 
     @property
     def is_only_for_services(self) -> bool:

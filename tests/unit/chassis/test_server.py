@@ -18,7 +18,7 @@ from services.chassis.grpc.limits import MEBIBYTE, ServerLimits
 from services.chassis.grpc.reflection import METHOD, V1, V1ALPHA
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.callers import members, services
-from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
+from tests.unit.chassis.shop import SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused, servicer_of
 
 SHOP = "shoes.v1.ShopService"
 SERVING, NOT_SERVING = (health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -181,6 +181,20 @@ async def test_a_message_without_a_key_is_small(counter: Counter, size: int, rea
     assert request.ByteSize() == size
     refusal = await refused(health_stub(counter).Check(request))
     assert refusal.reason == reason
+
+
+@pytest.mark.parametrize(("size", "is_accepted"), [(1_000, True), (1_001, False)])
+async def test_a_method_may_have_a_limit_of_its_own(shop: Shop, size: int, is_accepted: bool) -> None:
+    rules = dict.fromkeys(SHOP_METHODS, members("ADMIN"))
+    rules[SHOP_METHODS[0]] = members("ADMIN").receiving(1_000)
+    async with open_shop(shop, Guard(rules, keys=KeyRing())) as counter:
+        stub, order = counter.stub(bearer="admin"), counter.order(notes=["x" * (size - 11)])
+        assert order.ByteSize() == size
+        if is_accepted:
+            assert (await stub.Buy(order)).receipt
+        else:
+            assert (await refused(stub.Buy(order))).reason == "MESSAGE_TOO_LARGE"
+        assert [each.receipt async for each in stub.Follow(order)] == ["0"]
 
 
 @pytest.mark.parametrize(("size", "reason"), [(16 * MEBIBYTE, "MESSAGE_TOO_LARGE"), (16 * MEBIBYTE + 1, "")])
