@@ -56,11 +56,19 @@ def _failed(story: Story) -> None:
     story.fail("saved")
     story.fail("bad")
     story.do("rescue")
-    for _ in range(2):
-        story.lose()
-        story.assign("deadly")
-    story.lose()
+    for number in (1, 2):
+        story.lose(f"i{number}")
+        story.assign("deadly", instance=f"i{number + 1}")
+    story.lose("i3")
     story.do("finally")
+
+
+def _lost_together(story: Story) -> None:
+    story.start()
+    story.assign()
+    story.when(ReportStarted(1, story.run("busy").epoch, story.now))
+    story.lose(has_begun_runs=True)
+    story.do("busy", "fresh")
 
 
 def _cancelled(story: Story) -> None:
@@ -119,6 +127,7 @@ STORIES = {
         },
         _failed,
     ),
+    "lost_together": Scene({"nodes": [node("busy"), node("fresh")]}, _lost_together),
     "cancelled": Scene({"nodes": [*map(node, "abcd"), node("s", "sleep@1", config={"duration": "60s"})]}, _cancelled),
     "out_of_time": Scene(
         {

@@ -177,8 +177,8 @@ class Story:
             self.assign(id)
             self.succeed(id)
 
-    def lose(self, instance: str = "i1", *, is_idempotent_only: bool = False) -> Any:
-        return self.when(LoseRunner(instance, is_idempotent_only))
+    def lose(self, instance: str = "i1", *, is_idempotent_only: bool = False, has_begun_runs: bool = False) -> Any:
+        return self.when(LoseRunner(instance, is_idempotent_only, has_begun_runs))
 
     def release(self, id: str, reason: ReleaseReason = ReleaseReason.DRAINED, may_have_begun: bool = False) -> Any:
         run = self.run(id)

@@ -31,7 +31,7 @@ from services.coordinator.core.commands import Command, LoseRunner, Release, Tic
 from services.coordinator.core.results import release_reason
 from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import Execution, Run
-from services.coordinator.core.values import ReleaseReason
+from services.coordinator.core.values import ReleaseReason, RunState
 
 log = logger(__name__)
 
@@ -249,8 +249,10 @@ class OwnedExecutions:
             self.put(owned, Release(number, epoch, reason, may_have_begun, instance_id=instance_id))
 
     def runner_lost(self, instance_id: str, *, is_idempotent_only: bool) -> None:
-        for owned in {owned: None for owned, run in self._live_runs() if run.instance_id == instance_id}:
-            self.put(owned, LoseRunner(instance_id, is_idempotent_only))
+        runs = [(owned, run) for owned, run in self._live_runs() if run.instance_id == instance_id]
+        has_begun_runs = any(run.state is RunState.RUNNING for _, run in runs)
+        for owned in dict.fromkeys(owned for owned, _ in runs):
+            self.put(owned, LoseRunner(instance_id, is_idempotent_only, has_begun_runs))
 
     def leases_of(self, instance_id: str) -> list[Lease]:
         return [

@@ -127,6 +127,8 @@ class LoseRunner:
 
     instance_id: str
     is_idempotent_only: bool = False
+    # The instance had begun some run, of this execution or another.
+    has_begun_runs: bool = False
 
 
 @dataclass(slots=True)

@@ -197,13 +197,15 @@ class RunFailed(RunEvent):
 
 @dataclass(slots=True)
 class RunLost(RunEvent):
-    """The runner died with the work: one more death of this work. Without a `reason` the work is ready again."""
+    """The runner died with the work. Without a `reason` the work is ready again."""
 
     error: Error
     fingerprint: str
     reason: FailureReason | None
     is_handled: bool
     then: Consequences
+    # The run had not begun while another run of the same instance had, so the work is not charged with the death.
+    is_spared: bool = False
 
 
 @dataclass(slots=True)

@@ -227,7 +227,10 @@ def _run_lost(execution: Execution, event: ev.RunLost) -> None:
     run.fingerprint = event.fingerprint
     run.state = RunState.DLQ if event.reason is FailureReason.POISON else RunState.FAILED
     work.may_have_run_before = True
-    work.deaths += 1
+    if event.is_spared:
+        work.was_spared = True
+    elif run.instance_id not in work.dead_instances:
+        work.dead_instances += (run.instance_id,)
     if event.reason is None:
         _release_targets(execution, event.then)
     else:

@@ -17,7 +17,7 @@ from typing import TypeVar, assert_never
 
 from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass, FailureReason, Instant, Span
 
-# After this many deaths of runners on the same work, the work fails with POISON and is not tried again.
+# After the deaths of this many runner instances with the same work, the work fails with POISON and is not tried again.
 DEATHS_MAX = 3
 # A runner ends a run at its timeout by itself. The coordinator does so when it has heard nothing for this much longer.
 BACKSTOP_MARGIN: Span = 5 * SECOND

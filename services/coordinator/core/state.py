@@ -78,8 +78,10 @@ class Work:
     attempts: int = 0
     # Counted against the attempts of the retry policy.
     failures: int = 0
-    # Counted against DEATHS_MAX.
-    deaths: int = 0
+    # The runner instances that died with it, each once. Their number counts against DEATHS_MAX.
+    dead_instances: tuple[str, ...] = ()
+    # It was spared the charge for a death already, which happens once.
+    was_spared: bool = False
     # When it was first granted: the retry budget counts from here.
     first_time: Instant = 0
     # The order of the backoff timer in force. 0: none.

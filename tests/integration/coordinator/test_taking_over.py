@@ -209,6 +209,35 @@ async def test_a_dead_runners_word_on_its_module_sends_the_work_elsewhere_first(
     assert told.index(("RunLeased", 3)) < told.index(("RunLost", numbers["once"]))
 
 
+async def test_the_death_of_a_runner_is_charged_to_the_execution_whose_run_had_begun(
+    on_stage: Stage, tables: Database
+) -> None:
+    version = on_stage.catalog.add("v-one", name="w", nodes=[{"id": "a", "module": "noop@1"}], edges=[])
+    address, session = await on_stage.coordinator()
+    doomed = await on_stage.runner(address, "doomed", idempotent=["noop@1"])
+    doomed.work = lambda grant: None
+    busy = on_stage.start(session, version).lease.lease_id
+    await eventually(lambda: doomed.grants)
+    lease = doomed.grants[0].lease
+    doomed.progress.append(runs_pb.RunProgress(run_id=lease.lease_id, epoch=lease.epoch))
+    await eventually(lambda: has_begun(tables, busy))
+    fresh = on_stage.start(session, version).lease.lease_id
+    await eventually(lambda: len(doomed.grants) == 2)
+    await doomed.holder.stop()
+    await on_stage.runner(address, "other")
+    await eventually(lambda: on_stage.dispatcher.finished.keys() >= {busy, fresh})
+    assert [await spared_in(tables, id_) for id_ in (busy, fresh)] == [[False], [True]]
+
+
+async def has_begun(tables: Database, id_: str) -> bool:
+    return "RunStarted" in await story_of(tables, id_)
+
+
+async def spared_in(tables: Database, id_: str) -> list[bool]:
+    events = [stored.event for stored in await stored_events(tables, id_)]
+    return [event.is_spared for event in events if isinstance(event, RunLost)]
+
+
 async def test_a_late_report_is_refused_and_recorded(on_stage: Stage, tables: Database) -> None:
     session, runner = await on_stage.with_runner(is_silent=True)
     order = await going(on_stage, runner, session)

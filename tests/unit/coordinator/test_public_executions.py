@@ -138,7 +138,7 @@ def test_death_and_poison_have_fingerprints_of_their_own_whichever_runner_it_was
     assert len(lost.fingerprint) == 16
     assert of_dead_runners("green").fingerprint == lost.fingerprint
     assert of_dead_runners("blue", module="transform@1").fingerprint != lost.fingerprint
-    poison = of_dead_runners(*["blue"] * DEATHS_MAX)
+    poison = of_dead_runners(*(f"blue-{number}" for number in range(DEATHS_MAX)))
     assert (poison.type, len(poison.fingerprint)) == ("POISON", 16)
     assert poison.fingerprint != lost.fingerprint
 

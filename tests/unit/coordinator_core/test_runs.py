@@ -17,10 +17,10 @@ from services.coordinator.core.commands import (
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, effects
 from services.coordinator.core.handlers import handle
-from services.coordinator.core.retry import RetryPolicy
+from services.coordinator.core.retry import DEATHS_MAX, RetryPolicy
 from services.coordinator.core.state import summary
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
-from tests.support.story import SECOND, Story, begun, edge, events, names, node, started, the_event
+from tests.support.story import SECOND, Story, begun, edge, events, fields, names, node, started, the_event
 
 
 def test_a_lease_says_whose_attempt_it_is():
@@ -112,7 +112,7 @@ def test_a_dead_runners_work_is_ready_again_at_once():
     assert story.run("b").error.type == "RUNNER_LOST"
     story.assign("b")
     assert (story.run("b").attempt, story.effects[0].run.work.may_have_run_before) == (2, True)
-    assert (story.work("b").failures, story.work("b").deaths) == (0, 1)
+    assert (story.work("b").failures, story.work("b").dead_instances) == (0, ("i1",))
 
 
 def test_work_may_be_done_twice_when_its_node_says_so_or_its_runner_of_its_module():
@@ -138,10 +138,10 @@ def test_who_takes_an_execution_over_knows_what_may_be_done_twice():
 
 def test_three_deaths_set_the_work_apart():
     story = begun(node("a", retry={"attempts": 100}), node("b"), edges=[edge("a", "b")])
-    for _ in range(2):
-        story.lose()
-        story.assign("a")
-    decision = story.lose()
+    for number in (1, 2):
+        story.lose(f"i{number}")
+        story.assign("a", instance=f"i{number + 1}")
+    decision = story.lose("i3")
     assert names(decision) == ["RunLost", "WorkBlocked", "ExecutionFinished"]
     assert the_event("RunLost", decision).reason is FailureReason.POISON
     assert story.run("a").state.value == "DLQ"
@@ -149,27 +149,68 @@ def test_three_deaths_set_the_work_apart():
     assert summary(story.execution).failed == ("a",)
 
 
+def test_an_instance_that_is_lost_with_the_same_work_again_counts_once():
+    story = begun(node("a"))
+    for _ in range(DEATHS_MAX):
+        assert the_event("RunLost", story.lose("i1")).reason is None
+        story.assign("a", instance="i1")
+    assert story.work("a").dead_instances == ("i1",)
+
+
+def test_a_run_that_had_not_begun_is_spared_the_death_that_another_may_have_caused():
+    story = begun(node("busy"), node("fresh"))
+    story.when(ReportStarted(1, story.run("busy").epoch, story.now))
+    assert events(story.lose(has_begun_runs=True), "node", "is_spared") == [
+        ("RunLost", "busy", False),
+        ("RunLost", "fresh", True),
+    ]
+    assert story.ready == ["busy", "fresh"]
+    assert (story.work("busy").dead_instances, story.work("fresh").dead_instances) == (("i1",), ())
+
+
+def test_without_any_run_that_had_begun_a_death_is_charged_to_all():
+    story = begun(node("a"), node("b"))
+    assert events(story.lose(), "node", "is_spared") == [("RunLost", "a", False), ("RunLost", "b", False)]
+
+
+def test_work_that_ends_its_runners_before_it_is_known_to_have_begun_is_spared_once():
+    story = begun(node("a"))
+    for number in range(1, DEATHS_MAX + 1):
+        event = the_event("RunLost", story.lose(f"i{number}", has_begun_runs=True))
+        assert fields(event, "is_spared", "reason") == (number == 1, None)
+        story.assign("a", instance=f"i{number + 1}")
+    last = the_event("RunLost", story.lose(f"i{DEATHS_MAX + 1}", has_begun_runs=True))
+    assert fields(last, "is_spared", "reason") == (False, FailureReason.POISON)
+
+
+def test_a_run_that_had_not_begun_is_spared_also_when_a_successor_finds_its_runner_dead():
+    story = begun(node("busy"), node("fresh"))
+    story.when(ReportStarted(1, story.run("busy").epoch, story.now))
+    story.adopt()
+    assert (story.work("busy").dead_instances, story.work("fresh").dead_instances) == (("i1",), ())
+
+
 def test_failures_and_deaths_are_counted_apart():
     story = begun(node("a", retry={"attempts": 5}))
-    for _ in range(2):
-        story.lose()
-        story.assign("a")
+    for number in (1, 2):
+        story.lose(f"i{number}")
+        story.assign("a", instance=f"i{number + 1}")
         story.fail("a", ErrorClass.TRANSIENT)
         story.wake()
-        story.assign("a")
-    assert (story.work("a").failures, story.work("a").deaths) == (2, 2)
+        story.assign("a", instance=f"i{number + 1}")
+    assert (story.work("a").failures, story.work("a").dead_instances) == (2, ("i1", "i2"))
     assert the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT)).reason is None
     story.wake()
-    story.assign("a")
-    assert the_event("RunLost", story.lose()).reason is FailureReason.POISON
+    story.assign("a", instance="i3")
+    assert the_event("RunLost", story.lose("i3")).reason is FailureReason.POISON
 
 
 def test_a_poisoned_work_with_a_failure_edge_is_handled():
     story = begun(node("a"), node("h"), edges=[edge("a", "h", "failure")])
-    for _ in range(2):
-        story.lose()
-        story.assign("a")
-    story.lose()
+    for number in (1, 2):
+        story.lose(f"i{number}")
+        story.assign("a", instance=f"i{number + 1}")
+    story.lose("i3")
     assert story.ready == ["h"]
 
 
@@ -182,7 +223,7 @@ def test_a_run_handed_back_costs_nothing(reason):
         assert story.run("a").state.value == "CANCELLED"
         story.assign("a")
         assert not story.effects[0].run.work.may_have_run_before
-    assert (story.work("a").failures, story.work("a").deaths) == (0, 0)
+    assert (story.work("a").failures, story.work("a").dead_instances) == (0, ())
 
 
 def test_a_run_handed_back_after_it_began_may_have_run_before():

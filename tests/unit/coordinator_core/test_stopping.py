@@ -141,12 +141,12 @@ def test_a_deadline_passes_unnoticed_once_it_ends():
 
 def test_what_would_begin_in_the_decision_that_fails_fast_never_begins():
     story = started(node("h"), SLEEP, node("bad"), edges=[edge("h", "s", "failure")], onFailure="FAIL_FAST")
-    for _ in range(2):
-        story.assign("h", "bad")
-        story.lose()
-    story.assign("h", "bad")
+    for instance in ("i1", "i2"):
+        story.assign("h", "bad", instance=instance)
+        story.lose(instance)
+    story.assign("h", "bad", instance="i3")
     # One runner dies with both. The failure of h lets the sleep begin, and the failure of bad ends the execution.
-    decision = story.lose()
+    decision = story.lose("i3")
     assert names(decision) == ["RunLost", "RunLost", "StopOrdered", "ExecutionFinished"]
     assert [key.node for key in the_event("RunLost", decision, "h").then.begun] == ["s"]
     assert stopped_by(decision) == (["s"], [])

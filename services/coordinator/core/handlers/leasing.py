@@ -2,6 +2,11 @@
 
 The death of a runner costs the work one of its deaths, and a run that is handed back costs nothing. Neither costs an
 attempt of the retry policy.
+
+Deaths are counted by instance, so an instance that is lost with the same work twice counts once. When a runner has
+died with several runs, those that had begun are the likely cause. A run that had not begun, as far as its runner has
+said, is spared. That happens once for each piece of work, because work may end its runner before the runner says that
+it has begun.
 """
 
 from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release
@@ -12,7 +17,7 @@ from services.coordinator.core.late_reports import live_run
 from services.coordinator.core.retry import BACKSTOP_MARGIN, DEATHS_MAX, death_error
 from services.coordinator.core.state import Run, Work
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import Error, FailureReason, ReleaseReason, fingerprint
+from services.coordinator.core.values import Error, FailureReason, ReleaseReason, RunState, fingerprint
 
 
 def assign(turn: Turn, command: Assign) -> CommandRefusal | None:
@@ -81,13 +86,15 @@ def lose_runner(turn: Turn, command: LoseRunner) -> CommandRefusal | None:
     for run in list(turn.execution.live.values()):
         is_meant = run.is_idempotent or not command.is_idempotent_only
         if run.instance_id == command.instance_id and is_meant:
-            lose(turn, run)
+            lose(turn, run, has_begun_runs=command.has_begun_runs)
     return None
 
 
-def lose(turn: Turn, run: Run) -> None:
+def lose(turn: Turn, run: Run, *, has_begun_runs: bool) -> None:
+    """`has_begun_runs`: the instance had begun some run."""
     work = run.work
-    reason = _why_not_again(turn, work)
+    is_spared = has_begun_runs and run.state is RunState.LEASED and not work.was_spared
+    reason = _why_not_again(turn, run, is_spared=is_spared)
     error = death_error(run.runner, reason)
     turn.emit(
         RunLost(
@@ -99,15 +106,18 @@ def lose(turn: Turn, run: Run) -> None:
             reason,
             work.node.is_failure_handled,
             _ready_again(turn, work) if reason is None else turn.after_failure(work, reason),
+            is_spared,
         )
     )
     turn.stop_if_fail_fast()
 
 
-def _why_not_again(turn: Turn, work: Work) -> FailureReason | None:
+def _why_not_again(turn: Turn, run: Run, *, is_spared: bool) -> FailureReason | None:
     if turn.execution.stop is not None:
         return FailureReason.STOPPED
-    return FailureReason.POISON if work.deaths + 1 >= DEATHS_MAX else None
+    if is_spared:
+        return None
+    return FailureReason.POISON if len({*run.work.dead_instances, run.instance_id}) >= DEATHS_MAX else None
 
 
 def _ready_again(turn: Turn, work: Work) -> Consequences:

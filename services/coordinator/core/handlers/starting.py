@@ -7,6 +7,7 @@ from services.coordinator.core.graph import roots
 from services.coordinator.core.handlers.leasing import lose
 from services.coordinator.core.handlers.stopping import order_cancel, order_timeout
 from services.coordinator.core.turn import Turn
+from services.coordinator.core.values import RunState
 
 
 def start(turn: Turn, command: Start) -> CommandRefusal | None:
@@ -45,7 +46,9 @@ def adopt(turn: Turn, command: Adopt) -> CommandRefusal | None:
     if execution.is_final:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
     turn.emit(ExecutionAdopted(turn.now, command.epoch, command.holder))
-    for run in list(execution.live.values()):
+    runs = list(execution.live.values())
+    begun = {run.instance_id for run in runs if run.state is RunState.RUNNING}
+    for run in runs:
         if run.instance_id not in command.live:
-            lose(turn, run)
+            lose(turn, run, has_begun_runs=run.instance_id in begun)
     return None

@@ -810,7 +810,7 @@ Global___RunFailed: _TypeAlias = RunFailed  # noqa: Y015
 
 @_typing.final
 class RunLost(_message.Message):
-    """The runner died with the work. It counts as a death of the work, not as an attempt."""
+    """The runner died with the work. It counts as a death of the work, once for each runner instance, and not as an attempt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -821,11 +821,14 @@ class RunLost(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     IS_HANDLED_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
+    IS_SPARED_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     fingerprint: _builtins.str
     reason: Global___FailureReason.ValueType
     """Unspecified: the work is ready again at once."""
     is_handled: _builtins.bool
+    is_spared: _builtins.bool
+    """The run had not begun while another run of the same instance had. It does not count as a death."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     @_builtins.property
@@ -842,10 +845,11 @@ class RunLost(_message.Message):
         reason: Global___FailureReason.ValueType = ...,
         is_handled: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
+        is_spared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "fingerprint", b"fingerprint", "is_handled", b"is_handled", "key", b"key", "reason", b"reason", "run", b"run", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "fingerprint", b"fingerprint", "is_handled", b"is_handled", "is_spared", b"is_spared", "key", b"key", "reason", b"reason", "run", b"run", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
