@@ -24,7 +24,7 @@ from services.chassis.telemetry.logs import logger
 from services.runner.app.attempt import MODULE_LOG
 from services.runner.app.modules import built_in, import_files
 from services.runner.app.rendering import Rendering
-from services.runner.app.worker import Worker
+from services.runner.app.worker import STALLED_TERMS_MAX, Worker
 from services.runner.config import RunnerSettings
 from services.runner.core.egress import Egress
 from services.runner.peers.coordinators import CODEC, CoordinatorSessions
@@ -78,9 +78,10 @@ class RunnerService:
             idempotent_modules=registry.idempotent,
         )
         self._sessions = CoordinatorSessions(self._clock)
+        self._timing = RUN.scaled(settings.lease_scale)
         self._holder = SessionHolder(
             attach=attach,
-            timing=RUN.scaled(settings.lease_scale),
+            timing=self._timing,
             codec=CODEC,
             open_stream=lambda address: RunnerSessionsStub(self._channels.get(address)).Session(),
             owner=self._sessions,
@@ -95,6 +96,7 @@ class RunnerService:
             holder=self._sessions,
             clock=self._clock,
             concurrency=self._settings.runner_concurrency,
+            stalled_seconds_max=STALLED_TERMS_MAX * self._timing.term,
         )
         self._sessions.join(self._holder, self._worker)
 
@@ -117,12 +119,19 @@ class RunnerService:
             ("sessions", lambda: self._holder.run(AddressBook(self._settings.coordinators).changes())),
             ("worker", self._worker.run),
             ("retention", Retention(self._delete_outputs, clock=self._clock).run),
+            ("module loop", self._end_when_given_up),
             ("health", lambda: self.server.health.follow(self._can_work, services=(SESSIONS,), every_seconds=0.2)),
         )
 
     async def _delete_outputs(self) -> int:
         since = self._sessions.outputs_kept_since
         return 0 if since is None else await self._outputs.delete_before(since)
+
+    async def _end_when_given_up(self) -> None:
+        """The end of this loop ends the process."""
+        await self._worker.gave_up.wait()
+        async with asyncio.timeout(self._settings.drain_seconds):
+            await self._finish_or_hand_back()
 
     async def _can_work(self) -> bool:
         return self._worker.can_work()
@@ -143,6 +152,7 @@ class RunnerService:
     def close_steps(self) -> Steps:
         return (
             ("sessions", self._holder.stop),
+            ("modules", lambda: asyncio.to_thread(self._worker.close)),
             ("rendering", lambda: asyncio.to_thread(self._rendering.close)),
             ("channels", self._channels.close),
         )

@@ -1,6 +1,7 @@
 """A bench for a runner's worker: a session that keeps its reports, and jobs for it."""
 
 import asyncio
+import threading
 from ipaddress import ip_network
 from typing import Any
 
@@ -20,6 +21,19 @@ from windlass.sdk import Registry
 HANGS_SECONDS = 60
 # The servers of a test are on loopback.
 TO_THIS_MACHINE = Egress((ip_network("127.0.0.0/8"), ip_network("::1/128")))
+# By the clock of the bench.
+STALLED_SECONDS_MAX = 60.0
+
+
+class Signal:
+    """An event for a test and its async modules, which run on different event loops."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.set, self.clear, self.is_set = self._event.set, self._event.clear, self._event.is_set
+
+    async def wait(self) -> None:
+        assert await asyncio.to_thread(self._event.wait, HANGS_SECONDS), "it was never set"
 
 
 class Desk:
@@ -62,11 +76,14 @@ class Bench:
         for module in built_in(egress, self.rendering):
             self.registry.add(module)
         self.outputs = DirectoryOutputs(directory)
-        self.worker = Worker(self.registry, self.rendering, self.outputs, self.desk, self.clock, concurrency)
+        self.worker = Worker(
+            self.registry, self.rendering, self.outputs, self.desk, self.clock, concurrency, STALLED_SECONDS_MAX
+        )
 
     def close(self) -> None:
-        """End the child that renders, if one was needed."""
+        """End the child that renders and the loop of the modules, if they were needed."""
         self.rendering.close()
+        self.worker.close()
 
     async def outcome(self, job: Job) -> Any:
         """The outcome in the next report."""

@@ -39,7 +39,7 @@ class Module:
     # the work at once, so two may do it at the same time.
     idempotent: bool
     is_async: bool
-    # It is short and never blocks, so it runs on the event loop without a task of its own.
+    # It is short and never blocks, so it runs on the runner's own event loop, without a task of its own.
     inline: bool
     # Config keys whose templates are not rendered: the module gets them as written.
     raw_config: frozenset[str] = frozenset()
@@ -92,7 +92,8 @@ registry = Registry()
 
 
 def module(name: str, *, idempotent: bool = False) -> Callable[[Function], Function]:
-    """Declare a function as a module of this process's runner. Plain functions run in threads.
+    """Declare a function as a module of this process's runner. A plain function runs in a thread of its own. All
+    async functions share an event loop, so none of them may block.
 
     `idempotent`: doing the work twice under one `ctx.effect_key` does no harm, even at the same time. When its runner
     is gone, another runner gets such work at once, whatever its node says, and other work when its lease has ended."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
+from services.runner.app.module_loop import LoopStalled, ModuleLoop
 from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering, with_parts
@@ -150,24 +150,40 @@ def prepare_and_call_inline(prepared: Callable[[], Attempt]) -> tuple[Attempt, A
     return attempt, call_inline(attempt)
 
 
-async def call(attempt: Attempt, threads: ModuleThreads) -> AttemptOutcome:
-    """Call the module; a plain function runs in a thread.
+async def call(attempt: Attempt, threads: ModuleThreads, module_loop: ModuleLoop) -> AttemptOutcome:
+    """Call the module, which never runs on the caller's event loop: a plain function has a thread of its own, and all
+    async functions share one.
 
-    Only an Exception becomes a Failure. The worker decides what a cancellation means."""
+    Only an Exception becomes a Failure. The worker decides what a cancellation means, and LoopStalled."""
     timeout = attempt.job.timeout_seconds or None
     function, given = attempt.module.function, (attempt.context, attempt.inputs, attempt.config)
     try:
         async with asyncio.timeout(timeout) as limit:
             if attempt.module.is_async:
-                work = function(*given)
-                assert inspect.isawaitable(work)
-                return _encoded(await work)
-            return _encoded(await threads.call(function, *given))
+                returned: Succeeded = await module_loop.call(task_name(attempt.job), _awaited, function, *given)
+            else:
+                returned = await threads.call(_called, function, *given)
+            return returned
+    except LoopStalled:
+        raise
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         if isinstance(error, TimeoutError) and limit.expired():
             attempt.context.cancelled = True
             return Failure(FailureClass.TIMEOUT, "NODE_TIMEOUT", f"not done after {timeout:g} s")
         return failure_of(error)
+
+
+def task_name(job: Job) -> str:
+    """The name of each task that works on the run."""
+    return f"run {job.run_id}"
+
+
+def _called(function: Callable[..., Any], *given: Any) -> Succeeded:
+    return _encoded(function(*given))
+
+
+async def _awaited(function: Callable[..., Awaitable[Any]], *given: Any) -> Succeeded:
+    return _encoded(await function(*given))
 
 
 async def stored(outcome: AttemptOutcome, execution_id: str, outputs: Outputs) -> AttemptOutcome:

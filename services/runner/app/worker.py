@@ -3,6 +3,11 @@
 A run is in one of three places: the queue (granted, not begun), the going set (with a task of its own), or the holder's
 unacknowledged reports. Short modules have no task: they run where the grant is taken, a bounded number in each turn.
 
+Modules run elsewhere (`module_loop.py`, `module_threads.py`), so that none of them can keep this loop from the session
+and its beats. When an async module stalls the loop of the modules, the worker says so, takes no more work, and hands
+back what has not begun there. Nothing can stop such a module. If it never ends, the worker fails its run, hands the
+others back, and gives up; then the process ends.
+
 A run whose templates are not plain waits in the rendering queue for the child of this process. Its time does not begin
 while it waits, and after 2 s it is handed back, so that the templates of others cost it no attempt.
 
@@ -37,7 +42,9 @@ from services.runner.app.attempt import (
     prepare_and_call_inline,
     read,
     stored,
+    task_name,
 )
+from services.runner.app.module_loop import LOOK_SECONDS, LoopStalled, ModuleLoop
 from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Holder, Outputs
 from services.runner.app.rendering import Rendering, WaitedTooLong
@@ -51,6 +58,10 @@ from windlass.sdk.context import MESSAGE_CHARACTERS_MAX
 log = logger(__name__)
 
 _runs_going = gauge("runner_runs_going", "Runs that have begun and are not over.")
+_module_loop_stalled = gauge(
+    "runner_module_loop_stalled_seconds",
+    "For how long the event loop of the async modules has not answered, from 1 s on.",
+)
 _threads_abandoned = gauge(
     "runner_threads_abandoned", "Plain functions that work on although their run is over; each costs a place."
 )
@@ -62,7 +73,9 @@ QUEUE_SECONDS_MAX = 1.0
 # The same limit for the rendering queue. Both limits and the periods of tending add up to less than the 5 s after which
 # a coordinator considers a run with a short timeout lost.
 RENDERING_SECONDS_MAX = 2.0
-TEND_SECONDS = 0.5
+TEND_SECONDS = LOOK_SECONDS
+# The worker gives up when the loop of the modules has been stalled for so long: as many terms of a run's lease.
+STALLED_TERMS_MAX = 4
 
 _RENDER_ONLY = Module("$render", lambda _ctx, _inputs, config: config, idempotent=True, is_async=False, inline=True)
 
@@ -83,8 +96,16 @@ class Worker:
     """Runs jobs for one holder."""
 
     def __init__(
-        self, registry: Registry, rendering: Rendering, outputs: Outputs, holder: Holder, clock: Clock, concurrency: int
+        self,
+        registry: Registry,
+        rendering: Rendering,
+        outputs: Outputs,
+        holder: Holder,
+        clock: Clock,
+        concurrency: int,
+        stalled_seconds_max: float,
     ) -> None:
+        """`stalled_seconds_max`: the worker gives up when the loop of the modules has been stalled for so long."""
         self._registry = registry
         self._rendering = rendering
         self._outputs = outputs
@@ -97,6 +118,10 @@ class Worker:
         self._going: dict[str, Going] = {}
         self._threads = ModuleThreads()
         self._threads.on_return = self._turn_later
+        self._module_loop = ModuleLoop()
+        self._stalled_seconds_max = stalled_seconds_max
+        self._is_stalled = False
+        self.gave_up = asyncio.Event()
         self._has_turn = False
         self._was_wedged = False
 
@@ -112,7 +137,7 @@ class Worker:
 
     def can_work(self) -> bool:
         """True when new work can arrive and begin. The health service answers with it."""
-        return self._holder.may_start() and not self.is_wedged
+        return self._holder.may_start() and not self.is_wedged and not self._is_stalled
 
     def take(self, jobs: Sequence[Job]) -> None:
         """New grants."""
@@ -165,6 +190,11 @@ class Worker:
             has_begun = going.context is not None
             self._reports.released(going.job, "DRAINING", going.start_ns, may_have_begun=has_begun)
 
+    def close(self) -> None:
+        """Begin nothing more. Blocks for a moment, so that async modules can end."""
+        self._module_loop.close()
+        self._module_loop.join()
+
     async def run(self) -> None:
         """Tend the worker at a fixed period."""
         while True:
@@ -176,6 +206,7 @@ class Worker:
         now = self._clock.monotonic()
         _runs_going.set(len(self._going))
         _threads_abandoned.set(self._threads.abandoned)
+        self._look_at_module_loop(now)
         self._want(now)
         if self.is_wedged and not self._was_wedged:
             log.error("plain functions that do not return hold every place", places=self._concurrency)
@@ -183,6 +214,43 @@ class Worker:
         self._rendering.queue.send_away(now - RENDERING_SECONDS_MAX)
         if self._queue and self._queue[0][0] < now - QUEUE_SECONDS_MAX and self._holder.may_start():
             self._hand_back("QUEUED_TOO_LONG")
+
+    def _look_at_module_loop(self, now: float) -> None:
+        if self.gave_up.is_set():
+            return
+        stalled_seconds = self._module_loop.stalled_seconds(now)
+        _module_loop_stalled.set(stalled_seconds)
+        was_stalled, self._is_stalled = self._is_stalled, stalled_seconds > 0
+        if self._is_stalled:
+            blocker = self._module_loop.blocker()
+            if not was_stalled:
+                log.error(
+                    "an async module blocks the event loop of all of them", task=blocker.task, place=blocker.place
+                )
+            self._module_loop.send_away()
+            if stalled_seconds >= self._stalled_seconds_max:
+                self._give_up(blocker.task)
+        elif was_stalled:
+            log.warning("the event loop of the async modules goes on")
+
+    def _give_up(self, blocker: str) -> None:
+        """Fail the run that blocks the loop of the modules, and hand the others on it back. The owner ends the process,
+        since nothing else ends that module."""
+        log.error("the event loop of the async modules is given up", task=blocker)
+        for going in list(self._going.values()):
+            module = self._registry.get(going.job.module)
+            if module is None or not module.is_async:
+                continue
+            self._stop(going)
+            if task_name(going.job) == blocker:
+                message = f"it blocked the event loop of its runner for {self._stalled_seconds_max:g} s"
+                outcome = failure_of(TransientError(message, type="LOOP_BLOCKED"))
+                self._reports.ended(going.job, outcome, going.start_ns, None, None)
+            else:
+                has_begun = going.context is not None
+                self._reports.released(going.job, "LOOP_STALLED", going.start_ns, may_have_begun=has_begun)
+        self._module_loop.close()
+        self.gave_up.set()
 
     def news(self, coordinator: str, *, anew: bool = False) -> list[News]:
         """The news of going runs that this coordinator has not been told yet; all of it when `anew` is set."""
@@ -198,8 +266,10 @@ class Worker:
         return news
 
     def _want(self, now: float) -> None:
-        """Ask for as many leases as there will be places. An abandoned thread holds one."""
-        self._holder.set_capacity(max(0, self._window.capacity(now) - self._threads.abandoned))
+        """Ask for as many leases as there will be places. An abandoned thread holds one. A stalled loop of the modules
+        holds all."""
+        capacity = 0 if self._is_stalled else self._window.capacity(now) - self._threads.abandoned
+        self._holder.set_capacity(max(0, capacity))
 
     def _has_place(self) -> bool:
         return len(self._going) + self._threads.abandoned < self._concurrency
@@ -214,6 +284,8 @@ class Worker:
             module = _RENDER_ONLY if job.is_render_only else self._registry.get(job.module)
             if module is None:
                 self._reports.released(job, "UNKNOWN_MODULE")
+            elif module.is_async and self._is_stalled:
+                self._reports.released(job, "LOOP_STALLED")
             elif module.inline and not _has_kept(job):
                 begun_inline += self._run_inline(job, module)
             else:
@@ -266,7 +338,7 @@ class Worker:
                     del self._going[job.run_id]
                 self._turn_later()
 
-        self._going[job.run_id] = Going(job, asyncio.create_task(guarded(), name=f"run {job.run_id}"), start_ns)
+        self._going[job.run_id] = Going(job, asyncio.create_task(guarded(), name=task_name(job)), start_ns)
 
     def _is_ours(self, going: Going) -> bool:
         """False once the worker has stopped it."""
@@ -283,10 +355,11 @@ class Worker:
             prepared = partial(prepare, job, module, reading, self._rendering, kept, header)
             attempt, outcome = await self._prepared(module, reading, prepared)
             going.context = attempt.context
-            outcome = outcome or await call(attempt, self._threads)
-        except WaitedTooLong:
+            outcome = outcome or await call(attempt, self._threads, self._module_loop)
+        except (WaitedTooLong, LoopStalled) as waited:
             if self._is_ours(going):
-                self._reports.released(job, "RENDERER_BUSY", going.start_ns)
+                reason = "LOOP_STALLED" if isinstance(waited, LoopStalled) else "RENDERER_BUSY"
+                self._reports.released(job, reason, going.start_ns)
             return
         except BaseException as error:
             if not self._is_ours(going):

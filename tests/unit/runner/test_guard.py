@@ -14,7 +14,7 @@ from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Ended, StoredOutput, Succeeded
 from services.runner.peers.translate import progress_of, report_of
 from tests.support.probe import some
-from tests.support.runner_bench import HANGS_SECONDS, Bench, Desk, a_job
+from tests.support.runner_bench import HANGS_SECONDS, Bench, Desk, Signal, a_job
 from windlass.sdk import Branch, Context, ModuleError, PermanentError, TransientError
 
 
@@ -241,7 +241,7 @@ async def test_as_many_plain_functions_run_at_once_as_there_are_places(tmp_path:
 
 
 async def test_a_run_whose_module_ignores_its_end_gives_no_outcome(bench: Bench) -> None:
-    begun, over = asyncio.Event(), asyncio.Event()
+    begun, over = Signal(), Signal()
 
     async def deaf(_ctx: Context, _inputs: Any, _config: Any) -> int:
         begun.set()
@@ -256,6 +256,7 @@ async def test_a_run_whose_module_ignores_its_end_gives_no_outcome(bench: Bench)
     await begun.wait()
     bench.worker.drop(["e.1"])
     await over.wait()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert (bench.desk.ended, bench.worker.going) == ([], 0)
+    # By the end of two later runs, everything would be said of the earlier one.
+    for number in (2, 3):
+        assert await bench.outcome(a_job("delay@1", number, config={"duration": "0s"})) == Succeeded(b"null")
+    assert ([each.job.run_id for each in bench.desk.ended], bench.worker.going) == (["e.2", "e.3"], 0)

@@ -2,22 +2,32 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
+from prometheus_client import REGISTRY
 
+from services.runner.app import worker
+from services.runner.app.module_loop import STALLED_SECONDS
+from services.runner.app.worker import TEND_SECONDS
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
-from tests.support.runner_bench import EXECUTION_ID, Bench, a_job
+from tests.support.probe import until
+from tests.support.runner_bench import EXECUTION_ID, HANGS_SECONDS, STALLED_SECONDS_MAX, Bench, Signal, a_job
 from windlass.sdk import Context, TransientError
 
 PERMANENT, TIMEOUT, TRANSIENT = FailureClass.PERMANENT, FailureClass.TIMEOUT, FailureClass.TRANSIENT
 
 
 @pytest.fixture
-def bench(tmp_path: Any) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Any) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +77,7 @@ async def test_failures_have_a_class(bench: Bench, job: Job, failure_class: Fail
 
 async def test_no_more_run_at_once_than_allowed(tmp_path: Any) -> None:
     bench = Bench(tmp_path, concurrency=3)
-    going, most, gate = 0, 0, asyncio.Event()
+    going, most, gate = 0, 0, Signal()
 
     async def hold(_ctx: Context, _inputs: Any, _config: Any) -> None:
         nonlocal going, most
@@ -111,7 +121,7 @@ async def test_a_run_that_was_taken_back_stops_and_says_so_where_that_is_awaited
     bench: Bench, is_awaited: bool
 ) -> None:
     seen: list[Context] = []
-    begun, stopped = asyncio.Event(), asyncio.Event()
+    begun, stopped = Signal(), Signal()
 
     async def wait(ctx: Context, _inputs: Any, _config: Any) -> None:
         seen.append(ctx)
@@ -128,11 +138,12 @@ async def test_a_run_that_was_taken_back_stops_and_says_so_where_that_is_awaited
     take_back = bench.worker.stop if is_awaited else bench.worker.drop
     take_back(["e.1", "e.2"])
     await stopped.wait()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    # By the end of two later runs, everything is said of the earlier one.
+    bench.worker.take([a_job("delay@1", number, config={"duration": "0s"}) for number in (3, 4)])
+    told = {ended.job.run_id: ended.outcome for ended in await bench.desk.until(3 if is_awaited else 2)}
     assert seen[0].cancelled
-    told = [(ended.job.run_id, ended.outcome) for ended in bench.desk.ended]
-    assert told == ([("e.1", Stopped())] if is_awaited else [])
+    assert [told.pop(run_id) for run_id in ("e.3", "e.4")] == [Succeeded(b"null")] * 2
+    assert told == ({"e.1": Stopped()} if is_awaited else {})
     assert bench.worker.going == 0
 
 
@@ -175,7 +186,7 @@ async def test_drain_hands_back_what_has_not_begun_and_then_what_is_going(tmp_pa
 
 
 async def test_news_of_a_run_is_told_once_to_each_coordinator(bench: Bench) -> None:
-    told: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+    told = [Signal(), Signal()]
 
     async def step(ctx: Context, _inputs: Any, _config: Any) -> None:
         told[0].set()
@@ -256,3 +267,93 @@ async def test_a_modules_log_names_its_run(bench: Bench, caplog: pytest.LogCaptu
     (record,) = caplog.records
     names = ("execution_id", "run_id", "node", "attempt", "shoe")
     assert [getattr(record, name) for name in names] == [EXECUTION_ID, "e.1", "n", 1, 41]
+
+
+class Blocking:
+    """The module `test.blocks@1`, which blocks the event loop of the async modules until the test ends it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.begun, self._gate = Signal(), threading.Event()
+        self.end = self._gate.set
+        bench.registry.declare("test.blocks@1")(self._block)
+
+    async def _block(self, _ctx: Context, _inputs: Any, _config: Any) -> None:
+        self.begun.set()
+        assert self._gate.wait(HANGS_SECONDS)
+
+
+def tend(bench: Bench, seconds: float) -> None:
+    """As the worker does by itself for so long."""
+    for _ in range(int(seconds / TEND_SECONDS)):
+        bench.clock.advance(TEND_SECONDS)
+        bench.worker.tend()
+
+
+@asynccontextmanager
+async def stalled(bench: Bench) -> AsyncIterator[Blocking]:
+    """Its run has begun, and the worker has seen that the loop is stalled. Before it, `e.2` has begun."""
+    made, begun = Blocking(bench), Signal()
+
+    async def waits(_ctx: Context, _inputs: Any, _config: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    bench.registry.declare("test.waits@1")(waits)
+    bench.worker.take([a_job("test.waits@1", 2)])
+    await begun.wait()
+    bench.worker.take([a_job("test.blocks@1", 1)])
+    await made.begun.wait()
+    bench.worker.tend()
+    tend(bench, STALLED_SECONDS)
+    try:
+        yield made
+    finally:
+        made.end()
+        bench.worker.drop_all()
+
+
+async def test_a_worker_whose_modules_are_stalled_says_so_and_takes_no_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        worker, "log", SimpleNamespace(error=lambda _text, **more: errors.append(more), warning=lambda _text: None)
+    )
+    async with stalled(bench) as blocking:
+        assert [error["task"] for error in errors] == ["run e.1"]
+        assert (bench.desk.capacity, bench.worker.can_work()) == (0, False)
+        assert REGISTRY.get_sample_value("runner_module_loop_stalled_seconds") == STALLED_SECONDS
+        blocking.end()
+        await bench.desk.until(1)
+
+        def can_work() -> bool:
+            bench.worker.tend()
+            return bench.worker.can_work()
+
+        await until(can_work, HANGS_SECONDS, "the loop to answer")
+        assert bench.desk.capacity > 0
+        assert REGISTRY.get_sample_value("runner_module_loop_stalled_seconds") == 0
+
+
+async def test_what_has_not_begun_in_a_stalled_loop_is_handed_back_and_the_rest_goes_on(bench: Bench) -> None:
+    bench.registry.declare("test.plain@1")(lambda _ctx, _inputs, _config: 1)
+    async with stalled(bench):
+        bench.worker.take([a_job("delay@1", 3, config={"duration": "0s"}), a_job("test.plain@1", 4), a_job()])
+        told = {ended.job.module: ended.outcome for ended in await bench.desk.until(3)}
+    assert told == {
+        "delay@1": Released("LOOP_STALLED", False),
+        "test.plain@1": Succeeded(b"1"),
+        "noop@1": Succeeded(b"null"),
+    }
+
+
+async def test_a_module_that_never_ends_its_block_fails_its_run_and_costs_the_others_nothing(bench: Bench) -> None:
+    async with stalled(bench):
+        assert not bench.worker.gave_up.is_set()
+        tend(bench, STALLED_SECONDS_MAX)
+        assert bench.worker.gave_up.is_set()
+        told = {ended.job.run_id: ended.outcome for ended in bench.desk.ended}
+    failure = told.pop("e.1")
+    assert isinstance(failure, Failure)
+    assert (failure.failure_class, failure.type) == (FailureClass.TRANSIENT, "LOOP_BLOCKED")
+    assert told == {"e.2": Released("LOOP_STALLED", True)}

@@ -216,7 +216,7 @@ class RendererProcess:
 
 
 def _refuse_event_loop() -> None:
-    """A wait on the thread of the event loop would stop all runs of this process, and its beats."""
+    """A wait on an event loop would stop all runs on it, and on the worker's also the beats."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -399,7 +399,7 @@ class RunReport(_message.Message):
         REASON_FIELD_NUMBER: _builtins.int
         MAY_HAVE_BEGUN_FIELD_NUMBER: _builtins.int
         reason: _builtins.str
-        """UPPER_SNAKE: DRAINING, UNKNOWN_MODULE…"""
+        """UPPER_SNAKE: DRAINING, UNKNOWN_MODULE, LOOP_STALLED…"""
         may_have_begun: _builtins.bool
         """False: the work certainly did not begin."""
         def __init__(
