@@ -25,13 +25,14 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!windlass/catalog/v1/catalog.proto\x12\x13windlass.catalog.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\'\n\x11GetVersionRequest\x12\x12\n\nversion_id\x18\x01 \x01(\t\"\x92\x01\n\x12GetVersionResponse\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x10\n\x08workflow\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\x12\n\ndefinition\x18\x04 \x01(\x0c\x12\x15\n\reffect_secret\x18\x05 \x01(\x0c\x12\x1b\n\x13template_references\x18\x06 \x01(\x0c\"&\n\x12IdentifyKeyRequest\x12\x10\n\x08key_hash\x18\x01 \x01(\x0c\"w\n\x13IdentifyKeyResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\x05\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xd1\x01\n\x0e\x43\x61talogService\x12]\n\nGetVersion\x12&.windlass.catalog.v1.GetVersionRequest\x1a\'.windlass.catalog.v1.GetVersionResponse\x12`\n\x0bIdentifyKey\x12\'.windlass.catalog.v1.IdentifyKeyRequest\x1a(.windlass.catalog.v1.IdentifyKeyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!windlass/catalog/v1/catalog.proto\x12\x13windlass.catalog.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\'\n\x11GetVersionRequest\x12\x12\n\nversion_id\x18\x01 \x01(\t\"\x92\x01\n\x12GetVersionResponse\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x10\n\x08workflow\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\x12\n\ndefinition\x18\x04 \x01(\x0c\x12\x15\n\reffect_secret\x18\x05 \x01(\x0c\x12\x1b\n\x13template_references\x18\x06 \x01(\x0c\"&\n\x12IdentifyKeyRequest\x12\x10\n\x08key_hash\x18\x01 \x01(\x0c\"w\n\x13IdentifyKeyResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\x05\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xd1\x01\n\x0e\x43\x61talogService\x12]\n\nGetVersion\x12&.windlass.catalog.v1.GetVersionRequest\x1a\'.windlass.catalog.v1.GetVersionResponse\x12`\n\x0bIdentifyKey\x12\'.windlass.catalog.v1.IdentifyKeyRequest\x1a(.windlass.catalog.v1.IdentifyKeyResponseB\x1fZ\x1dwindlass/catalog/v1;catalogv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'windlass.catalog.v1.catalog_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\035windlass/catalog/v1;catalogv1'
   _globals['_GETVERSIONREQUEST']._serialized_start=91
   _globals['_GETVERSIONREQUEST']._serialized_end=130
   _globals['_GETVERSIONRESPONSE']._serialized_start=133

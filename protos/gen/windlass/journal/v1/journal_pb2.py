@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!windlass/journal/v1/journal.proto\x12\x13windlass.journal.v1\"\x88\x01\n\x06\x41ppend\x12\x16\n\x0eschema_version\x18\x01 \x01(\x05\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x11\n\tfirst_seq\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x0c\n\x04time\x18\x05 \x01(\x03\x12\x0e\n\x06\x65vents\x18\x06 \x03(\x0c\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!windlass/journal/v1/journal.proto\x12\x13windlass.journal.v1\"\x88\x01\n\x06\x41ppend\x12\x16\n\x0eschema_version\x18\x01 \x01(\x05\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x11\n\tfirst_seq\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x0c\n\x04time\x18\x05 \x01(\x03\x12\x0e\n\x06\x65vents\x18\x06 \x03(\x0c\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x42\x1fZ\x1dwindlass/journal/v1;journalv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'windlass.journal.v1.journal_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\035windlass/journal/v1;journalv1'
   _globals['_APPEND']._serialized_start=59
   _globals['_APPEND']._serialized_end=195
 # @@protoc_insertion_point(module_scope)
