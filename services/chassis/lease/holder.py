@@ -26,6 +26,9 @@ because the server judges them by their epochs.
 
 The self-fence: `may_start` is judged from the *sending* of the newest answered beat or attach, on any stream.
 
+The times are those of the server that has answered an attach last, so that one setting of the servers decides. Until
+then the holder takes its own.
+
 Hazard: `now` must come from one monotonic clock in all calls.
 """
 
@@ -77,7 +80,7 @@ class HolderRules:
         self.streams: dict[str, HolderStream] = {}
         self.held: dict[str, HeldLease] = {}
         self._attach = attach
-        self._timing = timing
+        self.timing = timing
         self._fresh_instance = fresh_instance
         self._active = 0
         # The time at which the newest answered beat or attach was sent. None: none under this instance.
@@ -91,7 +94,7 @@ class HolderRules:
     # ── calls of the owner ────────────────────────────────────────────────────────────────────────────────
 
     def may_start(self, now: float) -> bool:
-        return self._alive_at is not None and now - self._alive_at < self._timing.self_fence
+        return self._alive_at is not None and now - self._alive_at < self.timing.self_fence
 
     @property
     def leases(self) -> dict[str, int]:
@@ -208,6 +211,7 @@ class HolderRules:
 
     def _attached(self, stream: HolderStream, attached: Attached, effects: HolderEffects) -> None:
         stream.state = StreamState.LIVE
+        self.timing = attached.timing
         self._needs_plan = True
         self._alive(stream, effects)
         effects.lost += self._revoke(stream, attached.refused)
@@ -367,11 +371,11 @@ class HolderRules:
         effects = HolderEffects()
         for stream in self.streams.values():
             if not stream.is_live:
-                if now - stream.dialled_at > self._timing.self_fence:
+                if now - stream.dialled_at > self.timing.self_fence:
                     effects.redials.append(Redial(stream.address, "ATTACH_UNANSWERED"))
             elif not stream.beat_in_flight:
-                stream.owes_beat = stream.owes_beat or now - stream.beat_sent_at >= self._timing.beat
-            elif now - max(stream.heard_at, stream.beat_sent_at) > self._timing.silence:
+                stream.owes_beat = stream.owes_beat or now - stream.beat_sent_at >= self.timing.beat
+            elif now - max(stream.heard_at, stream.beat_sent_at) > self.timing.silence:
                 effects.redials.append(Redial(stream.address, "SILENT"))
         if not self.is_fenced and not self.may_start(now):
             self.is_fenced = True

@@ -60,7 +60,6 @@ class SessionHolder:
         """`attach` is what the holder says of itself; the session fills in the instance and the leases. `open_stream`
         gives a new grpc.aio stream-stream call to an address. `forget` closes the channel to an address that has left
         the address book and has no stream any more."""
-        self._timing = timing
         self._codec = codec
         self._open_stream = open_stream
         self._owner = owner
@@ -172,7 +171,7 @@ class SessionHolder:
     async def _keep(self, address: str) -> None:
         """Dial again and again, as long as the address is wanted."""
         # The first tries are made within the grace that a server gives after a closed stream.
-        cap = self._timing.beat / 2
+        cap = self._rules.timing.beat / 2
         backoff = Backoff(first=cap / 20, cap=cap)
         while not self._stop_asked.is_set():
             if address not in self._wanted:
@@ -243,8 +242,8 @@ class SessionHolder:
     # ── all servers ───────────────────────────────────────────────────────────────────────────────────────
 
     async def _tick(self) -> None:
-        interval = self._timing.beat / 8
         while True:
+            interval = self._rules.timing.beat / 8
             due = self._clock.monotonic() + interval
             await self._clock.sleep(interval)
             now = self._clock.monotonic()

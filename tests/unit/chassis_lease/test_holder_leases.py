@@ -435,6 +435,20 @@ def test_stream_that_only_waits_for_its_database_is_kept():
     assert Redial(A, "SILENT") not in holder.tick(BEAT + EXECUTION.silence + 0.1).redials
 
 
+def test_holder_keeps_to_the_times_of_the_server():
+    holder = holder_of()
+    holder.dialled(A, 0.0)
+    said(holder, A)
+    times = EXECUTION.scaled(0.1)
+    holder.receive(A, ServerFrame(attached=Attached("s", "server", times)), 0.0)
+    assert said(holder, A).credit is not None
+    holder.tick(0.9 * times.beat)
+    assert list(holder.owing()) == []
+    assert beat(holder, A, times.beat).beat is not None
+    assert holder.may_start(0.9 * times.self_fence)
+    assert not holder.may_start(times.self_fence)
+
+
 def test_attach_without_an_answer_is_dialled_anew():
     holder = holder_of()
     holder.dialled(A, 0.0)
