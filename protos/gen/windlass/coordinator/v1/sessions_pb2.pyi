@@ -197,7 +197,7 @@ class RunGrant(_message.Message):
     attempt: _builtins.int
     """1 for the first attempt at this work."""
     config: _builtins.bytes
-    """JSON objects as in the definition, with templates that the runner renders."""
+    """JSON objects as in the definition, with templates that the runner renders. Empty: {}."""
     inputs: _builtins.bytes
     has_templates: _builtins.bool
     """False: there are no templates in config and inputs, so the runner need not look for them."""
@@ -218,7 +218,7 @@ class RunGrant(_message.Message):
     render_only: _builtins.bool
     """True: only render the config and report it as the output. The coordinator does the rest."""
     traceparent: _builtins.str
-    """W3C traceparent of the parent of the span `run.execute`."""
+    """W3C traceparent of the parent of the span `run.execute`. Empty: the execution is not traced."""
     cursor: _builtins.bytes
     """JSON: the last cursor that an earlier attempt sent with its progress. Empty: there is none."""
     @_builtins.property
@@ -231,8 +231,9 @@ class RunGrant(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """The runner counts it from the start of the work. When it passes, the outcome is a failure of class TIMEOUT. Absent:
-        there is no timeout.
+        """The runner counts it from the start of the work. When it passes, the outcome is a failure of class TIMEOUT. When
+        nothing is reported 5 s after it has passed (counted from the run's first progress, or else from its grant), the
+        attempt counts as failed and the lease is revoked with NODE_TIMEOUT. Absent: there is no timeout.
         """
 
     @_builtins.property
@@ -279,7 +280,7 @@ Global___RunGrant: _TypeAlias = RunGrant  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):
-    """The output of a node: JSON, or where it is kept."""
+    """The output of a node: JSON, or where it is kept. Neither: null."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -306,7 +307,9 @@ Global___Output: _TypeAlias = Output  # noqa: Y015
 
 @_typing.final
 class OutputRef(_message.Message):
-    """An output in the output store that all runners share."""
+    """An output in the output store that all runners share. A runner without access to the store reports outputs of at most
+    256 KiB, and fails work that reads a larger one.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -334,7 +337,9 @@ Global___OutputRef: _TypeAlias = OutputRef  # noqa: Y015
 
 @_typing.final
 class RunReport(_message.Message):
-    """The outcome of a run. The runner repeats it under its report id until it is acknowledged."""
+    """The outcome of a run. The runner repeats it under its report id until it is answered. A repeat is acknowledged like the
+    first delivery, as long as the execution goes on.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -373,8 +378,9 @@ class RunReport(_message.Message):
         MESSAGE_FIELD_NUMBER: _builtins.int
         RETRY_AFTER_FIELD_NUMBER: _builtins.int
         type: _builtins.str
-        """UPPER_SNAKE, or the name of the exception."""
+        """UPPER_SNAKE, or the name of the exception. At most 256 characters; the rest is cut off."""
         message: _builtins.str
+        """For people, at most 8,192 characters; the rest is cut off."""
         @_builtins.property
         def retry_after(self) -> _duration_pb2.Duration:
             """The next attempt is not made before this time has passed (Retry-After). Absent: the retry policy alone decides."""
@@ -399,7 +405,7 @@ class RunReport(_message.Message):
         REASON_FIELD_NUMBER: _builtins.int
         MAY_HAVE_BEGUN_FIELD_NUMBER: _builtins.int
         reason: _builtins.str
-        """UPPER_SNAKE: DRAINING, UNKNOWN_MODULE, LOOP_STALLED…"""
+        """UPPER_SNAKE: DRAINING, UNKNOWN_MODULE, LOOP_STALLED, or a word of its own."""
         may_have_begun: _builtins.bool
         """False: the work certainly did not begin."""
         def __init__(
@@ -438,14 +444,20 @@ class RunReport(_message.Message):
     CONFIG_HASH_FIELD_NUMBER: _builtins.int
     COST_TOKENS_FIELD_NUMBER: _builtins.int
     inputs_hash: _builtins.bytes
-    """SHA-256 over canonical JSON of the rendered inputs and config."""
+    """Any digest of the rendered inputs and config, by which a person sees whether two attempts had the same. It is shown
+    and compared with nothing; bytes beyond 32 are cut off. The engine's own runners take SHA-256 over JSON with sorted
+    keys and without spaces. Empty: none.
+    """
     config_hash: _builtins.bytes
     cost_tokens: _builtins.int
+    """What the work has used, as the module counts it; from 0 to 10^12, else it is set to the nearer one."""
     @_builtins.property
     def head(self) -> _session_pb2.ReportHead: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """The time by the runner's clock, as is end_time."""
+        """When the work began and ended, by the runner's clock. They are shown, and decide nothing. Absent: 1970. A time that is
+        more than a day ahead of the server's is set to that.
+        """
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -455,12 +467,15 @@ class RunReport(_message.Message):
     def failed(self) -> Global___RunReport.Failed: ...
     @_builtins.property
     def released(self) -> Global___RunReport.Released:
-        """The run is handed back before it began, or given up while draining. It does not count as an attempt."""
+        """The run is handed back before it began, or given up while draining. It does not count as an attempt, and is granted
+        again at once.
+        """
 
     @_builtins.property
     def stopped(self) -> Global___RunReport.Stopped:
-        """The work has stopped because its lease was revoked with the reason CANCELLED, TIMEOUT or FAILED. The runner sends
-        this to the server that revoked the lease. The execution is final when all its runs have reported, or 1.5 s after
+        """The work has stopped because its lease was revoked with the reason CANCELLED, TIMEOUT or FAILED: only the runner
+        whose lease was revoked sends this, to the server that revoked it. (If the work was done just then, the runner may
+        report its outcome instead.) The execution is final when all its runs have reported, or 1.5 s after
         it asked. A lease that was revoked for another reason is not reported. A Stopped that nobody asked for counts as a
         TRANSIENT failure.
         """
@@ -491,7 +506,9 @@ Global___RunReport: _TypeAlias = RunReport  # noqa: Y015
 
 @_typing.final
 class RunProgress(_message.Message):
-    """The progress of a run that is under way."""
+    """The progress of a run that is under way. It is optional: a run without progress is shown as LEASED until it is reported.
+    The first one shows it as RUNNING. Progress of a run that the runner does not hold is ignored.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -502,14 +519,18 @@ class RunProgress(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
+    """The lease_id and the epoch of the grant."""
     epoch: _builtins.int
     fraction: _builtins.float
-    """0 to 1."""
+    """0 to 1; anything else is set to the nearer one. It is 0 when nothing is known."""
     message: _builtins.str
+    """For people, at most 8,192 characters; the rest is cut off."""
     cursor: _builtins.bytes
     """JSON of at most 64 KiB; the next attempt is given the last one. Progress with any other cursor is ignored."""
     @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When the work began, by the runner's clock."""
+
     def __init__(
         self,
         *,

@@ -31,6 +31,9 @@ class RunnerSessionsStub:
     acknowledged: on the session that granted the run, or on any other when that one is gone. A report on a run that was not
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
+
+    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
     def __init__(self, channel):
@@ -52,6 +55,9 @@ class RunnerSessionsServicer:
     acknowledged: on the session that granted the run, or on any other when that one is gone. A report on a run that was not
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
+
+    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
     def Session(self, request_iterator, context):
@@ -92,6 +98,9 @@ class RunnerSessions:
     acknowledged: on the session that granted the run, or on any other when that one is gone. A report on a run that was not
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
+
+    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
     @staticmethod

@@ -20,6 +20,9 @@ class RunnerSessionsStub:
     acknowledged: on the session that granted the run, or on any other when that one is gone. A report on a run that was not
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
+
+    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -42,6 +45,9 @@ class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
     acknowledged: on the session that granted the run, or on any other when that one is gone. A report on a run that was not
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
+
+    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
     @_abc_1.abstractmethod

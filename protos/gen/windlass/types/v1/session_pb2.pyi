@@ -8,6 +8,16 @@ The server answers Attached. From then on the holder sends beats. The server gra
 holder has stated. The holder counts each grant, does the work and reports. The server acknowledges each report after
 the commit that holds it. Either side may ask to drain.
 
+Discovery. The protocol has none: the operator gives a holder the addresses of all servers (a list, a file, or a DNS
+name that resolves to all of them). Each server grants work of its own, so the holder keeps a stream to every one, all
+under one instance_id.
+
+Reconnecting. However a stream ends (a Fault, a status, silence, a lost connection), the holder opens the next one at
+once, and then with growing pauses with jitter, up to about Timing.beat / 2. It sends the reports that were unanswered
+on the lost stream again, on the next stream or on that of any other server. It beats at once on its other streams. Its
+work goes on meanwhile. A holder whose last stream has closed loses idempotent work after about a second, so the first
+tries must be quick.
+
 Frames. Every frame carries many items at once: both writers send all that has gathered and then await the write, so an
 item costs microseconds, and an idle stream carries only beats. An item that nobody waits for (the acknowledgement of a
 report, the count of grants) does not get a frame of its own: it goes with the next frame, or alone after some 20 ms.
@@ -21,9 +31,23 @@ stream is lost, the grant is in doubt until the instance attaches again (Attach.
 not naming it), until another server asks for it (claims), or until the instance ends. For this the holder must keep
 three rules. It reads no more from a stream that it gave up. It reads nothing from a stream that was attached under an
 earlier instance_id. It never begins a lease and epoch that it has refused or denied, or that any server has revoked,
-even if the grant arrives later on another stream.
+even if the grant arrives later on another stream. It remembers these for as long as its instance lives; the newest
+10,000 are enough, because an older grant cannot be on its way any more.
 
-Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher), and its lists have at most
+Silence. A holder gives a stream up when a beat is unanswered and nothing at all has come for 2 × Timing.beat, or when
+Attached does not come within Timing.self_fence (8 s, until a server has told its Timing). A server ends a stream on
+which no Attach comes within its self_fence. It judges a holder only by its beats.
+
+Absent fields. A field that is absent or has the default value of its type means the same, unless its comment says
+otherwise. Both sides ignore fields and enum values that they do not know, and frames without content.
+
+Keys. A runner's key is checked at every attach, and again every few seconds while the stream is open. To replace a
+key, make a second one for the same workspace, attach with it from now on (under the same instance_id), and revoke the
+first one when no stream uses it any more. No report is lost if it is revoked before: the streams end with the Fault
+KEY_INVALID, and the runner attaches again with the new key.
+
+Limits of a message. A holder sends at most 4 MiB (64 MiB between coordinator and dispatcher). A server sends more than
+that only with a single large grant: the receive limit of a holder must be 64 MiB. The lists of a message have at most
 30,000 items in all, 20,000 of them leases. A holder spreads more items over several messages, except the leases of one
 Attach or Beat, which must be in one. Ids, names and reasons have at most 255 characters. A message over a limit ends
 the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE. Bytes that cannot be decoded end it with
@@ -122,21 +146,27 @@ class Attach(_message.Message):
     version: _builtins.str
     """Version of the holder's program, shown by ListProcesses."""
     capacity: _builtins.int
-    """How many leases the holder can have at once, over all its sessions: 0 to 20,000."""
+    """How many leases the holder can have at once, over all its sessions: 0 to 20,000. While it has none, its credits
+    promise at most so many places. It is shown to people; a server grants by Credit alone.
+    """
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]:
-        """Every lease that the holder believes it has, also those whose last report is unanswered; at most 20,000. The server
-        refuses those that the holder no longer has. The list is binding: the holder will never begin a lease that was
-        granted on its lost stream and is not named here.
+        """Every lease that the holder believes it has, wherever it was granted, also those whose last report is unanswered; at
+        most 20,000. The server refuses those that the holder no longer has. The list is binding: the holder will never begin
+        a lease that was granted on its lost stream and is not named here.
         """
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Labels by which work is routed to this holder."""
+        """Labels by which work is routed to this holder, at most 64. A node that asks for labels is granted only to a runner
+        that has all of them with the same values. Dispatchers ignore them.
+        """
 
     @_builtins.property
     def modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The modules that the holder can do ("http.request@1"). Empty: the server's default set. There are no patterns."""
+        """The modules that the holder can do, named like "http.request@1"; at most 1,000. Empty: the server's default set (the
+        built-in ones). There are no patterns. Dispatchers ignore them.
+        """
 
     @_builtins.property
     def idempotent_modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -167,7 +197,9 @@ Global___Attach: _TypeAlias = Attach  # noqa: Y015
 
 @_typing.final
 class Attached(_message.Message):
-    """Answer to Attach."""
+    """Answer to Attach, sent after the instance was opened or renewed: an attach renews all leases of the instance, as a beat
+    does.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -181,7 +213,9 @@ class Attached(_message.Message):
     """The server's replica name, for people."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refused]:
-        """The leases of Attach.held that the server does not accept. It accepts all others."""
+        """The leases of Attach.held that the server does not accept. The holder drops them as if they were revoked. The server
+        accepts all others, also those that it does not know, because another server may serve them.
+        """
 
     @_builtins.property
     def timing(self) -> Global___Timing:
@@ -215,7 +249,7 @@ class Refused(_message.Message):
     lease_id: _builtins.str
     epoch: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE: LEASE_UNKNOWN, EPOCH_STALE, LEASE_ENDED, EXECUTION_FINAL, RUN_CANCELLED…"""
+    """UPPER_SNAKE: LEASE_ENDED, or others in later versions. None of them makes the holder report the lease."""
     def __init__(
         self,
         *,
@@ -233,7 +267,9 @@ Global___Refused: _TypeAlias = Refused  # noqa: Y015
 
 @_typing.final
 class Timing(_message.Message):
-    """The times that both sides keep to."""
+    """The times that both sides keep to. They are those of the server: a holder takes them from every Attached, and does not
+    configure times of its own. All are set, and beat < self_fence < term < granted_again.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -243,7 +279,7 @@ class Timing(_message.Message):
     GRANTED_AGAIN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def term(self) -> _duration_pb2.Duration:
-        """How long the holder's leases live after a renewal, by the database's clock."""
+        """How long the holder's leases live after a renewal, by the database's clock. A holder does nothing by this time."""
 
     @_builtins.property
     def beat(self) -> _duration_pb2.Duration:
@@ -255,7 +291,10 @@ class Timing(_message.Message):
 
     @_builtins.property
     def granted_again(self) -> _duration_pb2.Duration:
-        """When no beat has been heard for this time, the work is granted again."""
+        """When no beat has been heard for this time, the instance is ended and its work is granted again. When all streams of
+        a holder are closed, idempotent work is granted again about 1 s later already (scaled like the times above), and
+        other work after this time. A holder does nothing by this time: it hears of its end at its next beat or attach.
+        """
 
     def __init__(
         self,
@@ -275,7 +314,9 @@ Global___Timing: _TypeAlias = Timing  # noqa: Y015
 
 @_typing.final
 class Beat(_message.Message):
-    """Sent every Timing.beat. One beat is in flight at a time on a session."""
+    """Sent every Timing.beat (the Attach counts as a beat, so the first one may come a whole Timing.beat after it), and at once
+    when another stream of the holder is lost. One beat is in flight at a time on a session: the next waits for the answer.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -289,19 +330,21 @@ class Beat(_message.Message):
     """1, 2, 3 and so on, on this session. The answer repeats it."""
     full: _builtins.bool
     """True: `held` is the full set (always so on the first beat). False: it has only the leases that were taken since the
-    last acknowledged beat.
+    last acknowledged beat. A holder with few leases may send full beats only.
     """
     held_count: _builtins.int
     """How many leases the holder has in all. By it a server sees that the two sets differ, and asks for a full beat."""
     @_builtins.property
-    def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]: ...
+    def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]:
+        """Leases that the holder has, from any server: begun or not, and until the report that ends them is answered."""
+
     @_builtins.property
     def gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The leases that were given up since the last acknowledged beat. Empty in a full beat."""
+        """The ids of leases that were given up since the last acknowledged beat. Empty in a full beat."""
 
     @_builtins.property
     def loop_lag(self) -> _duration_pb2.Duration:
-        """How late the holder's event loop ran since the last beat."""
+        """How late the holder's event loop ran since the last beat, for people. Absent: it is not known."""
 
     def __init__(
         self,
@@ -333,7 +376,8 @@ class BeatAnswer(_message.Message):
     number: _builtins.int
     renewed: _builtins.bool
     """False: the instance was ended, and its leases may have been granted elsewhere. The holder ends all its work, takes a
-    new instance id and attaches again.
+    new instance id and attaches again on all its streams. It keeps the reports that it has made, and repeats them with
+    the old instance id in their heads. The Fault INSTANCE_ENDED follows in the same frame.
     """
     want_full: _builtins.bool
     """The server wants the next beat to be full."""
@@ -397,8 +441,10 @@ class GrantRefusal(_message.Message):
     lease_id: _builtins.str
     epoch: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE: DRAINING, NO_CAPACITY, NOT_HELD, DEFINITION_NOT_FOUND… The work goes elsewhere. The refusal is binding:
-    the holder will not begin this lease under this epoch, even if its grant arrives later.
+    """UPPER_SNAKE: DRAINING, NO_CAPACITY, EPOCH_STALE (it has a newer epoch), NOT_HELD (the answer to a claim, and to a grant
+    that it has denied before), or a word of its own. The work goes elsewhere; after NOT_HELD this takes some seconds,
+    because a report on it may be on its way through another server. The refusal is binding: the holder will not begin
+    this lease under this epoch, even if its grant arrives later.
     """
     message: _builtins.str
     """For people."""
@@ -429,7 +475,7 @@ class ReportHead(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     report_id: _builtins.str
-    """Unique in the holder's instance. The acknowledgement names it."""
+    """Unique in the holder's process, also when its instance changes. The acknowledgement names it."""
     lease_id: _builtins.str
     epoch: _builtins.int
     instance_id: _builtins.str
@@ -454,7 +500,9 @@ Global___ReportHead: _TypeAlias = ReportHead  # noqa: Y015
 
 @_typing.final
 class ReportRefusal(_message.Message):
-    """The refusal of a report, sent after the commit that records it. The holder must not send the report again."""
+    """The refusal of a report, sent after the commit that records it. The holder must not send the report again, and it no
+    longer holds the lease. Nothing else follows: the work counts for another attempt, or for none.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -462,7 +510,10 @@ class ReportRefusal(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     report_id: _builtins.str
     reason: _builtins.str
-    """UPPER_SNAKE: EPOCH_STALE, LEASE_UNKNOWN, EXECUTION_FINAL."""
+    """UPPER_SNAKE. Of a coordinator: LEASE_UNKNOWN (no such run, or it was granted to another instance; also a report without
+    an outcome), LATE_REPORT (the run was lost, revoked, timed out or released before), EXECUTION_FINAL. Of a dispatcher:
+    EPOCH_STALE, REPORT_UNKNOWN. Others may follow in later versions.
+    """
     def __init__(
         self,
         *,
@@ -492,7 +543,9 @@ class Revoke(_message.Message):
     epoch: _builtins.int
     reason: _builtins.str
     """UPPER_SNAKE. For a run: CANCELLED, TIMEOUT or FAILED when its execution is ending in that state; the execution waits
-    1.5 s to hear that the run has stopped. NODE_TIMEOUT when the attempt already counts as failed, and nobody waits.
+    1.5 s to hear that the run has stopped (RunReport.stopped). NODE_TIMEOUT when the attempt already counts as failed:
+    the node's timeout has passed for 5 s and no report came. After NODE_TIMEOUT, and any other reason, the holder reports
+    nothing. The place is free when the work has stopped.
     """
     def __init__(
         self,
@@ -511,20 +564,46 @@ Global___Revoke: _TypeAlias = Revoke  # noqa: Y015
 
 @_typing.final
 class Fault(_message.Message):
-    """A violation of the protocol. It is the last frame before the server closes the stream."""
+    """The reason for which the server ends the stream. It is in the last frame; the stream then ends with the status OK. A
+    fault ends a stream and nothing else: the holder keeps its leases and its instance, and attaches again, except after
+    the faults that the last column marks. It treats a reason that it does not know in the same way.
+
+      reason                 when                                                           the holder
+      ATTACH_EXPECTED        the first frame is not an Attach alone, or none came in time   corrects its code
+      ATTACH_PENDING         a frame came between Attach and Attached                       corrects its code
+      ATTACH_INVALID         a name is too long, empty or has NUL; or the capacity          corrects its settings
+      MODULE_INVALID         a module is not named like http.request@1                      corrects its settings
+      ATTACHED_ALREADY       a second Attach on one stream                                  corrects its code
+      BEAT_OUT_OF_ORDER      not the next number, or the last beat is not answered          corrects its code
+      CREDIT_INVALID         the amount is not 0 to 100,000                                 corrects its code
+      GRANTS_SEEN_INVALID    the count goes back, or beyond what was sent                   corrects its code
+      NAME_TOO_LONG          an id or a reason of over 255 characters                       corrects its code
+      FLOOD                  over 8,000 reports without an answer on one stream             sends at most 4,000 at once
+      HELD_EXCEEDED          over 20,000 leases, or over 200,000 for one key                holds less, or uses another key
+      NOT_READING            over 20,000 items wait, or 20 streams are unread and open      reads; cancels what it gave up
+      TOO_MANY_SESSIONS      the server has 5,000 streams                                   pauses, attaches to another
+      KEY_SESSIONS_EXCEEDED  the key has 500 streams with this server                       pauses; needs another key
+      KEY_INVALID            the key was revoked, or has expired                            takes the new key, or ends
+      DATABASE_AWAY          the instance cannot be opened now                              pauses
+      SUPERSEDED             the instance has attached again on a newer stream              uses that one; else attaches
+      SERVER_STOPPING        the server is going away                                       attaches to it again later
+      INTERNAL               a bug of the server                                            pauses
+      INSTANCE_ENDED         the instance was ended, and its leases may be granted          ENDS ALL ITS WORK, and attaches
+                             elsewhere; or another key has opened an instance of this id    under a fresh instance_id
+
+    A stream that ends with a status instead: UNAUTHENTICATED and PERMISSION_DENIED are for people to mend, and are tried
+    again seldom; RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST: the
+    bytes are no message) are bugs of the holder; everything else is treated like a lost connection.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACH_INVALID, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER,
-    GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases, or over 200,000 for one key), FLOOD (over 8,000 unanswered
-    reports), NAME_TOO_LONG (over 255 characters), NOT_READING, TOO_MANY_SESSIONS, KEY_SESSIONS_EXCEEDED (over 500 for
-    one key), INSTANCE_ENDED (also: another key has opened an instance of this id),
-    KEY_INVALID…
-    """
+    """UPPER_SNAKE, as in the table."""
     message: _builtins.str
+    """For people."""
     def __init__(
         self,
         *,
@@ -554,9 +633,14 @@ class HolderControl(_message.Message):
     REFUSALS_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     grants_seen: _builtins.int
-    """How many grants the holder has received on this session. It takes all of them except those that it refuses."""
+    """How many grants the holder has received on this session, refused or not. It takes all of them except those that it
+    refuses. 0: the frame says nothing of it.
+    """
     drain: _builtins.bool
-    """The holder takes no more grants. It finishes or hands back what it has, and then half-closes the stream."""
+    """The holder takes no more grants, and refuses those that are on their way. It finishes or hands back what it has, waits
+    for the answers to its reports, and then ends the stream. It goes on beating until then. Said once; there is no way
+    back.
+    """
     @_builtins.property
     def attach(self) -> Global___Attach:
         """In the first frame, and alone there. The holder sends nothing more until Attached has arrived."""
@@ -615,15 +699,18 @@ class ServerControl(_message.Message):
     nothing is renewed.
     """
     drain: _builtins.bool
-    """The server is going away. The holder keeps its leases and finds another replica."""
+    """The server is going away, and grants nothing more. The holder keeps its leases and the stream, and gives its credit to
+    other servers. When the stream ends, it attaches again, because the server may come back.
+    """
     @_builtins.property
     def attached(self) -> Global___Attached: ...
     @_builtins.property
     def beat(self) -> Global___BeatAnswer: ...
     @_builtins.property
     def taken_reports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of reports that are committed, now or by an earlier delivery. The holder forgets them. Each report is answered
-        here or in refused_reports.
+        """Ids of reports that are committed, now or by an earlier delivery. The holder forgets them, and the leases that they
+        end. Each report is answered here or in refused_reports, on the stream that brought it. An id that the holder does not
+        know changes nothing.
         """
 
     @_builtins.property
