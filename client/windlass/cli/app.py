@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from windlass.cli import access, executions, stack, workflows
+from windlass.cli.conformance import conformance
 from windlass.cli.connection import command
 from windlass.cli.output import say
 
@@ -43,6 +44,7 @@ executions.register(app)
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.workspaces, name="workspace")
 app.add_typer(stack.admin, name="admin")
+app.command()(conformance)
 
 FAILED, INTERRUPTED = 1, 130
 # Every installation has these packages. If one is missing, that is our bug, and the traceback is shown.

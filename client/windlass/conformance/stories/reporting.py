@@ -1,0 +1,94 @@
+"""Stories of reports and of their answers."""
+
+from __future__ import annotations
+
+from windlass.conformance.coordinator import BEAT, SELF_FENCE, Policy
+from windlass.conformance.rules import Duty
+from windlass.conformance.scene import SLACK, Scene
+
+
+async def answer_is_lost(scene: Scene) -> None:
+    """A report is repeated on the next stream, and forgotten once it is answered."""
+    stream = await scene.stream(0)
+    scene.answer_by(Policy(answers_reports=False))
+    lease = await scene.grant(stream, scene.quick)
+    await scene.until(Duty.REPORT_SUCCESS, lambda: scene.reports(lease), "finished work is not reported")
+    await scene.beats_after(stream, 2)
+    scene.judge.check(Duty.BEAT_HELD, lease.is_named_by(stream), "a lease is not named while its report is unanswered")
+    (report,) = scene.reports(lease)[:1]
+    scene.judge.check(
+        Duty.REPORT_HEAD,
+        report.head.instance_id in ("", stream.instance_id),
+        f"the report names instance {report.head.instance_id}",
+    )
+    stream.cut()
+    await scene.until(Duty.REPORT_REPEATED, lambda: len(scene.reports(lease)) > 1, "the report was not repeated")
+    ids = {each.head.report_id for each in scene.reports(lease)}
+    scene.judge.check(Duty.REPORT_REPEATED, len(ids) == 1, f"it came under the ids {ids}")
+    again = next(each for each in scene.streams() if each is not stream and any(map(lease.is_of, each.reports)))
+    again.send(taken_reports=list(ids))
+    scene.answer_by(Policy())
+    await scene.beats_after(again, 1)
+    await scene.until(Duty.REPORT_TAKEN, lambda: not lease.is_named_by(again), "beats still name the lease")
+    count = len(scene.reports(lease))
+    is_repeated = lambda: len(scene.reports(lease)) > count  # noqa: E731
+    await scene.never(Duty.REPORT_TAKEN, is_repeated, "it was sent again", 2 * BEAT)
+
+
+async def report_is_refused(scene: Scene) -> None:
+    stream = await scene.stream(0)
+    stream.policy = Policy(refuses_reports="EXECUTION_FINAL")
+    lease = await scene.grant(stream, scene.quick)
+    rule = Duty.REPORT_REFUSED
+    await scene.until(rule, lambda: scene.reports(lease), "finished work is not reported")
+    await scene.beats_after(stream, 2)
+    scene.judge.check(rule, not lease.is_named_by(stream), "beats still name the lease")
+    await scene.never(rule, lambda: len(scene.reports(lease)) > 1, "it was sent again", 2 * BEAT)
+    stream.policy = Policy()
+
+
+async def timeout_passes(scene: Scene) -> None:
+    stream = await scene.stream(0)
+    seconds = 2 * BEAT
+    lease = await scene.grant(stream, scene.slow, timeout=seconds)
+    rule = Duty.REPORT_TIMEOUT
+    await scene.until(rule, lambda: scene.reports(lease), "nothing is reported", seconds + 2 * SLACK)
+    report = scene.reports(lease)[0]
+    is_kept = report.WhichOneof("outcome") == "failed" and getattr(report.failed, "class") == 3
+    scene.judge.check(rule, is_kept, f"it was reported as {report!s:.200}")
+
+
+async def instance_ends(scene: Scene) -> None:
+    """A refused renewal ends all leases. Only the report of work that was done before is still of use."""
+    for how in ("a refused renewal", "INSTANCE_ENDED"):
+        first, second = await scene.stream(0), await scene.stream(1)
+        old = first.instance_id
+        running = await scene.grant_held(first)
+        scene.answer_by(Policy(answers_reports=False))
+        first.policy = Policy(answers_beats=False, answers_reports=False)
+        done = await scene.grant(first, scene.quick)
+        await scene.until(Duty.REPORT_SUCCESS, lambda done=done: scene.reports(done), "finished work is not reported")  # type: ignore[misc]
+        if how == "INSTANCE_ENDED":
+            first.send_fault(how)
+        else:
+            await scene.until(Duty.BEAT_TIMELY, lambda first=first: first.is_beat_pending, "no beat came", 3 * BEAT)  # type: ignore[misc]
+            first.answer_beat(is_renewed=False)
+        for stream in (first, second):
+            fresh = await scene.next_stream(stream, Duty.INSTANCE_FRESH)
+            assert fresh.attach is not None
+            is_kept = fresh.instance_id != old and not fresh.attach.held
+            seen = f"after {how}: the same instance or {len(fresh.attach.held)} leases"
+            scene.judge.check(Duty.INSTANCE_FRESH, is_kept, seen)
+        rule = Duty.REPORT_OUTLIVES
+        await scene.until(rule, lambda done=done: len(scene.reports(done)) > 1, "the report was not repeated")  # type: ignore[misc]
+        named = scene.reports(done)[-1].head.instance_id
+        scene.judge.check(rule, named == old, f"the report names instance {named}, not {old}")
+        scene.answer_by(Policy())
+        for each in scene.streams():
+            if each.is_live and each.reports:
+                each.send(taken_reports=[report.head.report_id for report in each.reports])
+        rule, seen = Duty.INSTANCE_WORK_ENDS, f"work of the ended instance was reported after {how}"
+        await scene.never(rule, lambda running=running: scene.reports(running), seen, SELF_FENCE)  # type: ignore[misc]
+
+
+STORIES = (answer_is_lost, report_is_refused, timeout_passes, instance_ends)

@@ -1,0 +1,52 @@
+"""`windlass conformance` finds nothing to say of our runner, and says how it is used."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import windlass
+from tests.support.conformance import account, examined
+
+RUNNER = [sys.executable, "-m", "windlass.cli", "serve", "runner"]
+RUNNER += ["--grpc-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_our_runner_keeps_every_rule(tmp_path: Path) -> None:
+    done = examined(shlex.join(["env", f"WINDLASS_OUTPUT_STORE={tmp_path}", *RUNNER]))
+    assert set(account(done).values()) == {"kept"}, done.stdout
+    assert done.returncode == 0
+
+
+def test_some_rules_are_shown_by_one_story(tmp_path: Path) -> None:
+    runner = shlex.join(["env", f"WINDLASS_OUTPUT_STORE={tmp_path}", *RUNNER])
+    done = examined(runner, "--story", "execution_ends")
+    verdicts = account(done)
+    assert verdicts["REVOKE_STOPPED"] == verdicts["ATTACH_FIRST"] == "kept", done.stdout
+    assert "CLAIM_DENIED" not in verdicts
+    assert done.returncode == 0
+
+
+def test_runner_that_never_attaches_is_noticed() -> None:
+    done = examined("sleep 0", "--story", "execution_ends")
+    assert "does not attach to every coordinator" in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--runner"),
+        (["--listen", "127.0.0.1:0"], "give two addresses"),
+        (["--runner", "x", "--story", "no_such_story"], "there is no story no_such_story"),
+        (["--runner", "x", "--quick", "noop@1={"], "the config of noop@1 is not JSON"),
+    ],
+)
+def test_wrong_usage_is_refused(arguments: list[str], said: str) -> None:
+    done: subprocess.CompletedProcess[str] = windlass("conformance", *arguments, COLUMNS="200")
+    assert done.returncode == 2
+    assert said in done.stderr
