@@ -54,7 +54,7 @@ up: env ## run the whole stack until Ctrl-C; its state is in .windlass/
 test: lint cover ## run lint, the unit tests with coverage, and all other tests that are not marked long
 	$(PYTEST) $(SPREAD) --ignore=tests/unit
 
-test-long: test ## run the same, then the tests marked long: hundreds of kills, failover times, grpcurl, Jaeger
+test-long: test ## run the same, then the tests marked long: hundreds of kills, failover times, grpcurl, Jaeger, Go
 	$(PYTEST) -m long
 
 cover: env ## run the unit tests; they must cover all branches of the pure rules

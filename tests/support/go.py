@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,13 @@ import pytest
 
 BINARIES = Path(__file__).resolve().parents[2] / ".tools/go/bin"
 BUILD_SECONDS = 3_600
+ROOT = Path(__file__).resolve().parents[2]
+GO_RUNNER = ROOT / "examples/runner-go"
+# The version of the first is that of google.golang.org/protobuf in the runner's go.mod.
+PLUGINS = (
+    "google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.10",
+    "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.5.1",
+)
 
 
 def grpcurl() -> Path:
@@ -24,6 +32,32 @@ def grpcurl() -> Path:
 def jaeger() -> Path:
     """Version 2 of Jaeger. `go install` cannot build it, because its module replaces others."""
     return _found("jaeger") or _built("jaeger", _build_jaeger)
+
+
+def go_runner() -> Path:
+    """The runner of examples/runner-go, always built anew: Go keeps what has not changed."""
+    if shutil.which("go") is None:
+        pytest.skip("no Go to build it with")
+    BINARIES.mkdir(parents=True, exist_ok=True)
+    for plugin in PLUGINS:
+        if not (BINARIES / Path(plugin.partition("@")[0]).name).exists():
+            _go("install", plugin)
+    found = os.pathsep.join([str(BINARIES), str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["buf", "generate"], cwd=ROOT, env={**os.environ, "PATH": found}, timeout=BUILD_SECONDS, check=True)
+    return built_runner(GO_RUNNER, BINARIES / "runner-go")
+
+
+def built_runner(source: Path, program: Path) -> Path:
+    """Build a runner whose generated code is there."""
+    _go("build", "-o", str(program), ".", directory=source)
+    return program
+
+
+def vet(source: Path) -> str:
+    """What gofmt and `go vet` have to say; "" if nothing."""
+    _go("vet", ".", directory=source)
+    files = [path.name for path in source.glob("*.go")]
+    return subprocess.run(["gofmt", "-l", *files], cwd=source, capture_output=True, text=True, check=True).stdout
 
 
 def _found(name: str) -> Path | None:

@@ -1,0 +1,87 @@
+// A runner for Windlass in Go. It is written from two files alone, protos/windlass/coordinator/v1/sessions.proto and
+// protos/windlass/types/v1/session.proto; docs/runners.md explains them. Its settings are in the environment:
+//
+//	WINDLASS_COORDINATORS         the addresses of all coordinators, host:port,host:port
+//	WINDLASS_RUNNER_KEY_FILE      the RUNNER key; it is read at every attach, so a new key can replace it at any time
+//	WINDLASS_TLS_AUTHORITY_FILE   the certificates to trust; without it, connections are not encrypted
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pb "windlass.example/runner-go/gen/windlass/coordinator/v1"
+)
+
+// modules are what this runner can do. Put yours in their place.
+var modules = map[string]Module{
+	"go.echo@1": {Idempotent: true, Do: echo},
+	"go.wait@1": {Idempotent: false, Do: wait},
+}
+
+func echo(_ context.Context, grant *pb.RunGrant) (any, error) {
+	return json.RawMessage(grant.Inputs), nil
+}
+
+func wait(ctx context.Context, grant *pb.RunGrant) (any, error) {
+	var config struct{ Seconds float64 }
+	if err := json.Unmarshal(grant.Config, &config); err != nil {
+		return nil, permanent{err}
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Duration(config.Seconds * float64(time.Second))):
+		return map[string]float64{"waited": config.Seconds}, nil
+	}
+}
+
+func main() {
+	places := flag.Int("places", 10, "how many runs of each coordinator go on at once")
+	flag.Parse()
+	signalled, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	addresses := strings.Split(os.Getenv("WINDLASS_COORDINATORS"), ",")
+	runner := NewRunner(modules, *places, len(addresses))
+	var sessions sync.WaitGroup
+	for _, address := range addresses {
+		connection, err := dial(address)
+		if err != nil {
+			log.Fatalln(err)
+		}
+		sessions.Go(func() { runner.Keep(pb.NewRunnerSessionsClient(connection)) })
+	}
+	<-signalled.Done()
+	runner.Drain(8 * time.Second)
+	sessions.Wait()
+}
+
+func dial(address string) (*grpc.ClientConn, error) {
+	secure := insecure.NewCredentials()
+	if file := os.Getenv("WINDLASS_TLS_AUTHORITY_FILE"); file != "" {
+		var err error
+		if secure, err = credentials.NewClientTLSFromFile(file, ""); err != nil {
+			return nil, err
+		}
+	}
+	// A lost connection must be replaced while the leases live, so the pauses are shorter than gRPC's own.
+	pauses := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
+	return grpc.NewClient(address,
+		grpc.WithTransportCredentials(secure),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: 2 * time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)), // a single grant may be large
+	)
+}

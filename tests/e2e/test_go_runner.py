@@ -1,0 +1,148 @@
+"""The runner in Go (examples/runner-go), which was written from the contracts alone, works on a real stack."""
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.support.api import Client
+from tests.support.conformance import account, examined
+from tests.support.go import GO_RUNNER, built_runner, go_runner, vet
+from tests.support.probe import eventually, some
+from tests.support.stack import Stack, running_stack
+from windlass.api.v1 import workspaces_pb2
+from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
+
+# The first run builds it.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
+
+CODE_LINES_MAX = 500
+EXECUTIONS = 8_000
+BATCH = 1_000
+ENDS_SECONDS = 600.0
+STOP_SECONDS = 20.0
+OPTIONS = ["--quick", "go.echo@1", "--slow", 'go.wait@1={"seconds": 600}']
+# Faults of a runner: the file, the code there, what stands there instead, the story and the rule that show it.
+FAULTS = [
+    ("session.go", "Capacity: capacity, Held: r.leases()", "Capacity: capacity",
+     "stream_breaks", "ATTACH_NAMES_LEASES"),
+    ("session.go", "other.beatOwed = true", "_ = other", "stream_breaks", "BEAT_ON_LOSS"),
+    ("session.go", "attached.Timing.Beat.AsDuration()", "3 * time.Second", "beats_are_timely", "BEAT_TIMELY"),
+    ("session.go", "Full: true", "Full: s.beatNumber > 1", "beats_are_timely", "BEAT_FIRST_FULL"),
+    ("session.go", "now.Sub(s.heardAt) > 2*s.beatEvery", "false", "coordinator_is_silent", "SILENCE"),
+    ("session.go", "each.sentOn = nil", "_ = each", "answer_is_lost", "REPORT_REPEATED"),
+    ("runner.go", "case time.Since(r.aliveAt) >= s.fence:", "case false:",
+     "beats_are_heard_but_not_answered", "SELF_FENCE"),
+    ("runner.go", "case r.denied[key]:", "case false:", "revocation_overtakes_its_grant", "REVOKE_BINDING"),
+    ("runner.go", "known.epoch == key.epoch:", "known.epoch == -1:", "grant_arrives_twice", "GRANT_ONCE"),
+    ("runner.go", "setOutcome(message, output, err); l.stopping", "setOutcome(message, output, err); false",
+     "execution_ends", "REVOKE_STOPPED"),
+    ("runner.go", "r.instance, r.aliveAt = uuid.NewString(), time.Time{}", "r.aliveAt = time.Time{}",
+     "instance_ends", "INSTANCE_FRESH"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return go_runner()
+
+
+def test_code_is_idiomatic_and_small(program: Path) -> None:
+    assert program.exists()
+    assert vet(GO_RUNNER) == ""
+    lines = [line.strip() for path in GO_RUNNER.glob("*.go") for line in path.read_text().splitlines()]
+    assert len([line for line in lines if line and not line.startswith("//")]) <= CODE_LINES_MAX
+
+
+class GoRunner:
+    """The runner with a key of its own, started as often as the test ends it."""
+
+    def __init__(self, program: Path, stack: Stack, key: str, place: Path) -> None:
+        key_file = place / "runner.key"
+        key_file.touch(mode=0o600)
+        key_file.write_text(key)
+        coordinators = ",".join(each["grpc"] for each in stack.entries("coordinator"))
+        settings = {"WINDLASS_COORDINATORS": coordinators, "WINDLASS_RUNNER_KEY_FILE": str(key_file)}
+        self._environment = {**os.environ, **settings}
+        self._command = [str(program), "-places", "20"]
+        self._log = place / "runner.log"
+        self.process: asyncio.subprocess.Process
+
+    async def start(self) -> None:
+        with self._log.open("ab") as log:
+            start = asyncio.create_subprocess_exec
+            self.process = await start(*self._command, env=self._environment, stdout=log, stderr=log)
+
+    async def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+
+    async def drain(self) -> None:
+        """It has to end by itself after SIGTERM."""
+        self.process.terminate()
+        async with asyncio.timeout(STOP_SECONDS):
+            assert await self.process.wait() == 0
+
+
+async def count(stack: Stack, what: str) -> int:
+    async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
+        (found,) = some(await (await connection.execute(f"SELECT count(*) FROM coordinator.{what}")).fetchone())
+        return int(found)
+
+
+async def test_executions_survive_deaths_on_both_sides(program: Path, tmp_path: Path) -> None:
+    """All succeed, and no node that has succeeded is done again."""
+    async with running_stack(coordinators=2, runners=0) as stack:
+        client = Client(stack)
+        request = workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.RUNNER, title="go")
+        made = await client.call(ApiKeyServiceStub(stack.channel()).CreateApiKey, request)
+        nodes = [
+            {"id": "first", "module": "go.echo@1", "inputs": {"n": 1}},
+            {"id": "second", "module": "go.wait@1", "config": {"seconds": 0.02}},
+        ]
+        await client.apply("go", nodes, edges=[{"from": "first", "to": "second"}])
+        for _ in range(EXECUTIONS // BATCH):
+            await client.start_many("go", BATCH)
+        runner = GoRunner(program, stack, made.key, tmp_path)
+        await runner.start()
+
+        async def has_ended(share: float) -> bool:
+            return await count(stack, "executions WHERE end_time IS NOT NULL") >= share * EXECUTIONS
+
+        try:
+            for share, end in ((0.1, runner.kill), (0.3, runner.kill), (0.7, runner.drain)):
+                await eventually(lambda share=share: has_ended(share), ENDS_SECONDS, f"{share:.0%} to end")  # type: ignore[misc]
+                await end()
+                await runner.start()
+                if share == 0.3:
+                    stack.kill("coordinator", 0)
+            await eventually(lambda: has_ended(1), ENDS_SECONDS, "all executions to end")
+            await runner.drain()
+        finally:
+            await runner.kill()
+        assert await count(stack, "executions WHERE state = 'SUCCESS'") == EXECUTIONS
+        assert await count(stack, "runs WHERE state = 'SUCCESS'") == len(nodes) * EXECUTIONS
+
+
+def test_runner_keeps_every_rule(program: Path) -> None:
+    done = examined(str(program), *OPTIONS)
+    assert set(account(done).values()) == {"kept"}, done.stdout
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("file", "code", "instead", "story", "rule"), FAULTS, ids=[fault[-1] for fault in FAULTS])
+def test_kit_names_the_rule_that_is_broken(
+    program: Path, tmp_path: Path, file: str, code: str, instead: str, story: str, rule: str
+) -> None:
+    faulty = tmp_path / "runner-go"
+    shutil.copytree(GO_RUNNER, faulty)
+    text = (faulty / file).read_text()
+    assert text.count(code) == 1
+    (faulty / file).write_text(text.replace(code, instead))
+    done = examined(str(built_runner(faulty, tmp_path / "faulty")), *OPTIONS, "--story", story)
+    assert account(done)[rule] == "BROKEN", done.stdout
+    assert done.returncode == 1
