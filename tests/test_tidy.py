@@ -81,6 +81,13 @@ def test_namespace_package_has_no_init() -> None:
     assert [path for path in joined if path.exists()] == []
 
 
+def test_every_contract_names_its_go_package() -> None:
+    """It is the path of its folder, which protoc-gen-go demands and a user may replace (buf.gen.yaml)."""
+    for path in (ROOT / "protos/windlass").rglob("*.proto"):
+        folder = path.parent.relative_to(ROOT / "protos")
+        assert f'option go_package = "{folder};{folder.parent.name}{folder.name}";' in path.read_text(), path
+
+
 def test_every_dependency_has_its_line() -> None:
     """docs/dependencies.md states the purpose of each, and has no line for anything else."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

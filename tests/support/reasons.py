@@ -33,6 +33,14 @@ def run_error_types(text: str) -> set[str]:
     return _given(text, ERRORS, {"class_name", "type"})
 
 
+def stream_faults(text: str) -> set[str]:
+    """The reasons for which a server ends a session. Some are the first of a returned pair: reason and message."""
+    returned = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Return)]
+    firsts = [value.elts[0] for value in returned if isinstance(value, ast.Tuple) and value.elts]
+    found = {text for first in firsts for text in _texts(first) if UPPER_SNAKE.fullmatch(text)}
+    return found | _given(text, {"StreamFault", "AttachRefused", "close"}, set())
+
+
 def named_in(page: str) -> set[str]:
     """Everything between backticks, with emptied holes."""
     return {re.sub(r"<\w*>", "<>", name) for name in re.findall(r"`([^`\n]+)`", page)}

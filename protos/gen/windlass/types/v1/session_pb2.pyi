@@ -41,10 +41,11 @@ which no Attach comes within its self_fence. It judges a holder only by its beat
 Absent fields. A field that is absent or has the default value of its type means the same, unless its comment says
 otherwise. Both sides ignore fields and enum values that they do not know, and frames without content.
 
-Keys. A runner's key is checked at every attach, and again every few seconds while the stream is open. To replace a
-key, make a second one for the same workspace, attach with it from now on (under the same instance_id), and revoke the
-first one when no stream uses it any more. No report is lost if it is revoked before: the streams end with the Fault
-KEY_INVALID, and the runner attaches again with the new key.
+Keys. A runner's key is checked at every attach, and again every few seconds while the stream is open. An instance
+belongs to the key that opened it. To replace a key, make a second one for the same workspace, start runners with it,
+drain the old ones, and revoke the first key when no stream uses it any more. If it is revoked before, the streams end
+with the Fault KEY_INVALID. An Attach of the same instance_id with another key is answered INSTANCE_ENDED: the holder
+ends its work, attaches under a fresh instance_id, and repeats its unanswered reports. No report is lost.
 
 Limits of a message. A holder sends at most 4 MiB (64 MiB between coordinator and dispatcher). A server sends more than
 that only with a single large grant: the receive limit of a holder must be 64 MiB. The lists of a message have at most
