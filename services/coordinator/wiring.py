@@ -126,7 +126,7 @@ class CoordinatorService:
         """The executions that are owned here, and the parts that bring them what they need."""
         definitions = CatalogDefinitions(self._replicas)
         mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
-        self._misrouted_reports = ReportForwarder(self._reads.standings, mailbox.deliver)
+        self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
         self._executions = self._dispatch.executions = OwnedExecutions(
             clock=self._clock,
             definitions=definitions,
@@ -144,7 +144,9 @@ class CoordinatorService:
         )
 
     def _join_runners(self) -> None:
-        self._runners = SessionRunners(self._executions, DeadRunners(self._executions, self._run_timing.granted_again))
+        self._runners = SessionRunners(
+            self._executions, DeadRunners(self._executions, self._run_timing.granted_again), self._reads.run_standings
+        )
         self._registry = self._runners.registry = SessionRegistry(
             store=PostgresSessionStore(self._beats, "coordinator.runner_sessions", self._run_timing),
             timing=self._run_timing,

@@ -23,7 +23,7 @@ from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.limits import INTERNAL
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.callers import ServiceCredential, services
-from services.chassis.lease.frames import Attach, Grant, Report
+from services.chassis.lease.frames import Attach, Grant, HolderFrame, Lease, Report, ServerFrame
 from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.process.clock import SystemClock
 from services.chassis.session.holder import SessionHolder
@@ -220,16 +220,20 @@ class StageRunner(HolderOwner):
     def answer(self, grant: runs_pb.RunGrant, outcome: Any, *, instance_id: str = "") -> None:
         """Report success with a dict as output, or a failure with the name of an Exception."""
         report = runs_pb.RunReport()
-        report.head.report_id = self.holder.new_report_id()
-        report.head.lease_id, report.head.epoch = grant.lease.lease_id, grant.lease.epoch
         report.head.instance_id = instance_id
-        report.start_time.GetCurrentTime()
-        report.end_time.GetCurrentTime()
         if isinstance(outcome, Exception):
             report.failed.type, report.failed.message = type(outcome).__name__, str(outcome)
             setattr(report.failed, "class", runs_pb.ERROR_CLASS_PERMANENT)
         else:
             report.succeeded.output.json = orjson.dumps(outcome)
+        self.report(grant, report)
+
+    def report(self, grant: runs_pb.RunGrant, report: runs_pb.RunReport) -> None:
+        """Report on the run of the grant, with any outcome or none."""
+        report.head.report_id = self.holder.new_report_id()
+        report.head.lease_id, report.head.epoch = grant.lease.lease_id, grant.lease.epoch
+        report.start_time.GetCurrentTime()
+        report.end_time.GetCurrentTime()
         self.holder.report(report.head.report_id, grant.lease.lease_id, grant.lease.epoch, report, ends_lease=True)
 
     def beat_notes(self, address: str, *, is_full: bool) -> Sequence[Any]:
@@ -338,6 +342,15 @@ class Stage:
         if is_silent:
             runner.work = lambda grant: None
         return session, runner
+
+    async def attached(self, address: str, instance_id: str, held: Sequence[Lease]) -> ServerFrame:
+        """The answer of a coordinator to an attach that names these leases. The stream is open until the end."""
+        metadata = (("authorization", f"Bearer {RUNNER_KEY}"),)
+        call: Any = RunnerSessionsStub(self.channel(address)).Session(metadata=metadata)
+        attach = HolderFrame(attach=Attach("by hand", instance_id, 1, held=held))
+        for message in runner_hop.CODEC.encode_holder_frame(attach):
+            await call.write(message)
+        return runner_hop.CODEC.decode_server_frame(await call.read())
 
     def start(self, session: Any, version: str, **more: Any) -> Any:
         """Grant this session a new execution, or an old one with `id_` and `resumed`. Returns its order."""

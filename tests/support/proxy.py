@@ -1,4 +1,6 @@
-"""A TCP proxy before a gRPC server that loses one answer: the request is carried out, and its caller never hears of it.
+"""TCP proxies before a gRPC server. `cable` is a connection that a test cuts and mends.
+
+`answer_lost` loses one answer: the request is carried out, and its caller never hears of it.
 
     async with answer_lost(address) as door:
         channel = grpc.aio.insecure_channel(door.address)
@@ -26,6 +28,52 @@ class Door:
 
     address: str
     swallowed: int = 0
+
+
+class Cable:
+    """While it is cut, every connection through it is broken, and so is every new one."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.is_cut = False
+        self.writers: set[asyncio.StreamWriter] = set()
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for writer in self.writers:
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        self.is_cut = False
+
+
+@contextlib.asynccontextmanager
+async def cable(server: str) -> AsyncIterator[Cable]:
+    host, _, port = server.rpartition(":")
+    made = Cable()
+
+    async def connected(from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        if made.is_cut:
+            to_client.transport.abort()
+            return
+        from_server, to_server = await asyncio.open_connection(host, int(port))
+        ends = {to_client, to_server}
+        made.writers |= ends
+        try:
+            passing = [_pass(from_client, to_server), _pass(from_server, to_client)]
+            await asyncio.wait([asyncio.create_task(each) for each in passing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            made.writers -= ends
+            for writer in ends:
+                writer.transport.abort()
+
+    listener = await asyncio.start_server(connected, "127.0.0.1", 0)
+    made.address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield made
+    finally:
+        listener.close()
+        made.cut()
 
 
 @contextlib.asynccontextmanager

@@ -315,7 +315,8 @@ class HolderRules:
         self._needs_plan = True
 
     def _deny(self, lease_id: str, epoch: int, address: str = "") -> None:
-        self._denied[lease_id, epoch] = address
+        # A server that has taken the lease back still wants the last report on it, whoever asks for the lease later.
+        self._denied[lease_id, epoch] = address or self._denied.get((lease_id, epoch), "")
         if len(self._denied) > DENIED_MAX:
             self._denied.popitem(last=False)
 

@@ -229,6 +229,11 @@ class ServerSessionRules:
         return self._held.get(lease_id) == epoch
 
     @property
+    def held(self) -> list[Lease]:
+        """The leases that the newest attach or beat named."""
+        return [Lease(*each) for each in self._held.items()]
+
+    @property
     def held_count(self) -> int:
         """The number of leases that the session remembers, with those of an attach that is not answered yet."""
         return len(self._held) + (len(self._attach.held) if self._attach is not None else 0)

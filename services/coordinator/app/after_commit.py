@@ -157,8 +157,11 @@ class AfterCommit:
             self._claim(pending.owned)
 
     def _claim(self, owned: OwnedExecution) -> None:
-        """From now on the live runs of an adopted execution report to this coordinator."""
+        """From now on the live runs of an adopted execution report to this coordinator. A runner that is told to stop
+        one answers here anyway."""
         assert owned.execution is not None
+        if owned.is_stopping:
+            return
         for run in owned.execution.live.values():
             session = self._runners.of_instance(run.instance_id)
             if session is not None:

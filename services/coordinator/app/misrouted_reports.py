@@ -1,8 +1,9 @@
 """Forwards reports of runs whose execution is not owned here to the mailbox of the execution.
 
-A report is acknowledged only when the dispatcher has it durably. A report for a final execution is refused. A report
-that cannot be forwarded now is tried again while the runner's session lasts; after that, the runner brings it to
-another coordinator. A report for a full mailbox waits apart, so that it does not hold up others.
+A report is acknowledged only when the dispatcher has it durably. A report for a final execution is refused, unless its
+run has a reported outcome: then it is the same report again, and its acknowledgement was lost. A report that cannot be
+forwarded now is tried again while the runner's session lasts; after that, the runner brings it to another coordinator.
+A report for a full mailbox waits apart, so that it does not hold up others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
 from services.coordinator.app.owned_execution import ReceivedReport
-from services.coordinator.app.ports import MailboxFull, Standing
+from services.coordinator.app.ports import MailboxFull, RunStandings, Standing
 
 log = logger(__name__)
 
@@ -43,8 +44,9 @@ Deliver = Callable[[ReceivedReport, str], Awaitable[bool]]
 
 
 class ReportForwarder:
-    def __init__(self, standings: Standings, deliver: Deliver) -> None:
+    def __init__(self, standings: Standings, run_standings: RunStandings, deliver: Deliver) -> None:
         self._standings = standings
+        self._run_standings = run_standings
         self._deliver = deliver
         self._waiting: list[MisroutedReport] = []
         # The reports whose mailbox was found full, by execution.
@@ -97,11 +99,10 @@ class ReportForwarder:
         execution_id = report.execution_id
         standing = standings.get(execution_id)
         # All these get the same answer, so that nobody learns what others run.
-        is_readable = report.number > 0 and report.command is not None
-        if standing is None or not is_readable or not session.data.serves(standing.workspace):
+        if standing is None or not report.number or not session.data.serves(standing.workspace):
             return self._refuse(session, report, "LEASE_UNKNOWN")
         if standing.is_final:
-            return self._refuse(session, report, "EXECUTION_FINAL")
+            return await self._settle_final(session, report)
         if execution_id in self._full:
             self._wait_for_room(session, report)
             return True
@@ -115,9 +116,25 @@ class ReportForwarder:
             log.warning("a misrouted report cannot be forwarded", lease_id=report.lease_id, error=str(failure))
             return False
         if not is_known:
-            return self._refuse(session, report, "EXECUTION_FINAL")
+            return await self._settle_final(session, report)
         _misrouted.labels("forwarded").inc()
         log.info("forwarded a misrouted report", lease_id=report.lease_id, epoch=report.epoch)
+        session.acknowledge([report.report_id])
+        return True
+
+    async def _settle_final(self, session: ServerSession, report: ReceivedReport) -> bool:
+        name = (report.execution_id, report.number)
+        try:
+            run = (await self._run_standings([name])).get(name)
+        except DependencyUnavailable as failure:
+            log.warning("a report must wait", lease_id=report.lease_id, error=str(failure))
+            return False
+        if run is None or run.instance_id != report.instance_id:
+            return self._refuse(session, report, "LEASE_UNKNOWN")
+        if run.epoch != report.epoch:
+            return self._refuse(session, report, "EPOCH_STALE")
+        if run.is_live or run.is_taken_back:
+            return self._refuse(session, report, "EXECUTION_FINAL")
         session.acknowledge([report.report_id])
         return True
 

@@ -96,3 +96,8 @@ class OwnedExecution:
     is_dropped: bool = False
     # The time at which its timer fires; 0: it has none.
     wake: int = 0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Its runners were told to stop."""
+        return self.execution is not None and self.execution.stop is not None

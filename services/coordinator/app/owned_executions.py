@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from services.chassis.lease.frames import Grant, Lease, Refused
+from services.chassis.lease.frames import Grant, Lease, Refused, RefusedReport
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.session.server import ServerSession
@@ -28,6 +28,7 @@ from services.coordinator.app.owned_execution import (
 from services.coordinator.app.ports import Definitions, Dispatch
 from services.coordinator.app.timers import Timers
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
+from services.coordinator.core.effects import why_to_stop
 from services.coordinator.core.results import release_reason
 from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import Execution, Run
@@ -184,7 +185,11 @@ class OwnedExecutions:
         for report in reports:
             owned = self.by_id.get(report.execution_id)
             command = report.command
-            if owned is None or command is None or not session.data.serves(owned.start.origin.workspace):
+            if command is None:
+                log.warning("a report has no outcome", lease_id=report.lease_id)
+                session.refuse_reports([RefusedReport(report.report_id, "REPORT_INVALID")])
+                continue
+            if owned is None or not session.data.serves(owned.start.origin.workspace):
                 self._forward(session, report)
                 continue
             owned.inbox.append(Input(command, CommandSource(session, report)))
@@ -255,11 +260,26 @@ class OwnedExecutions:
             self.put(owned, LoseRunner(instance_id, is_idempotent_only, has_begun_runs))
 
     def leases_of(self, instance_id: str) -> list[Lease]:
+        """The live runs of the instance, except those that it is to stop."""
         return [
             Lease(f"{owned.execution_id}.{run.number}", run.epoch)
             for owned, run in self._live_runs()
-            if run.instance_id == instance_id
+            if run.instance_id == instance_id and not owned.is_stopping
         ]
+
+    def ended_of(self, instance_id: str, held: Iterable[Lease]) -> list[Refused]:
+        """Of the leases that an instance names, those that it must give up, as far as owned executions go."""
+        ended: list[Refused] = []
+        for lease in held:
+            execution_id, number = split_run_id(lease.lease_id)
+            owned = self.by_id.get(execution_id)
+            if owned is None or owned.execution is None or not 0 < number <= len(owned.execution.runs):
+                continue
+            run = owned.execution.runs[number - 1]
+            if run.epoch == lease.epoch and run.instance_id == instance_id:
+                reason = why_to_stop(owned.execution, run)
+                ended += [Refused(*lease, reason)] if reason else []
+        return ended
 
     def instances(self) -> set[str]:
         """The instances that hold a live run of an owned execution."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from services.chassis.lease.frames import Lease
@@ -79,6 +79,27 @@ class Standing(NamedTuple):
     workspace: str
     last_seq: int
     is_final: bool
+
+
+class RunStanding(NamedTuple):
+    """A run, as its row has it."""
+
+    epoch: int
+    instance_id: str
+    # Its runner is at work on it.
+    is_live: bool
+    # It ended without a word of its runner.
+    is_taken_back: bool
+
+
+# Names a run: its execution and its number.
+RunName = tuple[str, int]
+
+
+class RunStandings(Protocol):
+    async def __call__(self, names: Collection[RunName], /) -> Mapping[RunName, RunStanding]:
+        """Runs that do not exist are left out."""
+        ...
 
 
 # A row maps the names of columns to values in the forms of the core.

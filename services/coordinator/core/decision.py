@@ -11,8 +11,10 @@ from services.coordinator.core.events import Event
 
 
 class RefusalReason(StrEnum):
-    # The runner no longer has this run.
-    LATE_REPORT = "LATE_REPORT"
+    # The run is over or was taken back.
+    LEASE_ENDED = "LEASE_ENDED"
+    # The report names another epoch than that of the run's lease.
+    EPOCH_STALE = "EPOCH_STALE"
     # There is no such run, or the reporter never had it. Both get the same answer, so that nobody learns what others
     # run.
     LEASE_UNKNOWN = "LEASE_UNKNOWN"

@@ -21,6 +21,8 @@ PARKING_WAIT_MIN: Span = 10 * SECOND
 # The reason for stopping a run whose node's timeout is over. It differs from that of an execution that is out of time,
 # which is TIMEOUT.
 NODE_TIMEOUT = "NODE_TIMEOUT"
+# The reason for stopping any run that is over without a word of its runner, when the runner is told so once more.
+LEASE_ENDED = "LEASE_ENDED"
 
 
 @dataclass(slots=True)
@@ -33,7 +35,7 @@ class GrantRun:
 @dataclass(slots=True)
 class StopRun:
     """Tell the runner to stop. Its answer may come late or never. `reason` is what the execution ends as, and the end
-    waits for the answer; or it is NODE_TIMEOUT, and nobody waits."""
+    waits for the answer; or it is NODE_TIMEOUT or LEASE_ENDED, and nobody waits."""
 
     number: int
     epoch: int
@@ -84,10 +86,20 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
 def resume_effects(execution: Execution) -> Sequence[Effect]:
     """The effects that the last holder may have left undone. Grants are not among them: live runs are adopted, and a
     runner that never got its grant says so when it is asked."""
-    stops: list[Effect] = []
-    if execution.stop is not None and not execution.is_final:
-        stops = _stops(execution, execution.stop.outcome)
+    stops = [
+        StopRun(run.number, run.epoch, run.instance_id, reason)
+        for run in execution.runs
+        if run.instance_id and (reason := why_to_stop(execution, run))
+    ]
     return [*stops, *execution.obligations]
+
+
+def why_to_stop(execution: Execution, run: Run) -> str:
+    """Why the runner has to stop this run, if it has not heard so yet; "" if it may go on."""
+    if run.is_taken_back:
+        return LEASE_ENDED
+    is_stopping = execution.stop is not None and run.number in execution.live
+    return execution.stop.outcome.value if is_stopping and execution.stop is not None else ""
 
 
 def parking(execution: Execution, now: Instant) -> Instant | None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from services.coordinator.core import commands
 from services.coordinator.core import events as ev
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
-from services.coordinator.core.state import Run
+from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.turn import Turn
 
 _Report = TypeVar("_Report", bound=commands.ReportOfRun)
@@ -35,7 +35,13 @@ def live_run(turn: Turn, report: commands.ReportOfRun) -> Run | CommandRefusal |
     if not execution.is_final and not run.is_late_noted:
         kind = type(report).__name__
         turn.emit(ev.LateReportRejected(turn.now, run.work.key, report.run, report.epoch, kind))
-    return CommandRefusal(RefusalReason.LATE_REPORT, message)
+    return CommandRefusal(_reason(execution, run, report), message)
+
+
+def _reason(execution: Execution, run: Run, report: commands.ReportOfRun) -> RefusalReason:
+    if report.epoch != run.epoch:
+        return RefusalReason.EPOCH_STALE
+    return RefusalReason.EXECUTION_FINAL if execution.is_final else RefusalReason.LEASE_ENDED
 
 
 def of_live_run(handler: Callable[[Turn, Run, _Report], None]) -> Callable[[Turn, _Report], CommandRefusal | None]:

@@ -48,6 +48,7 @@ _RUN_CHANGES = (
     "inputs_hash",
     "config_hash",
     "cost_tokens",
+    "is_taken_back",
 )
 RUN_COLUMNS = RUN_LEASE + _RUN_CHANGES
 # The columns that may change after the flush that made the row, after its key.
@@ -134,6 +135,7 @@ def _run_changes(run: Run) -> RowValues:
         run.inputs_hash or None,
         run.config_hash or None,
         run.cost_tokens,
+        run.is_taken_back,
     )
 
 
@@ -167,6 +169,7 @@ def is_plain_result(run: Run) -> bool:
         and not run.retry_time
         and not run.heartbeat_time
         and not run.progress
+        and not run.is_taken_back
         and not isinstance(run.output, OutputRef)
     )
 

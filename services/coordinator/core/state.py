@@ -130,6 +130,11 @@ class Run:
     is_answered: bool = False
     is_late_noted: bool = False
 
+    @property
+    def is_taken_back(self) -> bool:
+        """The run ended without a word of its runner, which may not know it."""
+        return bool(self.instance_id and self.end_time) and not self.is_answered
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Wait:

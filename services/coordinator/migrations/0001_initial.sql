@@ -70,6 +70,8 @@ CREATE TABLE runs (
     epoch bigint NOT NULL,
     cost_tokens bigint NOT NULL DEFAULT 0,
     progress double precision NOT NULL DEFAULT 0,
+    -- The run ended without a word of its runner: later reports on it are refused.
+    is_taken_back boolean NOT NULL DEFAULT false,
     create_time timestamptz NOT NULL,
     start_time timestamptz,
     end_time timestamptz,

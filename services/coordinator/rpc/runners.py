@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from services.chassis.identity.callers import caller
-from services.chassis.lease.frames import Attach, Grant, Refused, Report
+from services.chassis.lease.frames import Attach, Grant, Lease, Refused, Report
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused
 from services.chassis.session.registry import SessionRegistry
@@ -23,6 +23,7 @@ from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.ports import RunStanding, RunStandings
 from services.coordinator.app.runner_scope import RunnerScope
 from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.rpc.run_messages import received_progress, received_report
@@ -46,9 +47,10 @@ class SessionRunners:
 
     registry: SessionRegistry
 
-    def __init__(self, executions: OwnedExecutions, dead_runners: DeadRunners) -> None:
+    def __init__(self, executions: OwnedExecutions, dead_runners: DeadRunners, standings: RunStandings) -> None:
         self._executions = executions
         self._dead_runners = dead_runners
+        self._standings = standings
         self._kept_since: datetime | None = None
 
     def tell_kept_since(self, since: datetime) -> None:
@@ -73,25 +75,11 @@ class SessionRunners:
     async def admit(self, attach: Attach) -> Sequence[Refused]:
         if any(not _is_module(name) for name in (*attach.modules, *attach.idempotent_modules)):
             raise AttachRefused("MODULE_INVALID", "modules are named like http.request@1")
-        scope = RunnerScope(attach, caller())
-        return [each for lease in attach.held if (each := self._judge(lease.lease_id, lease.epoch, attach, scope))]
-
-    def _judge(self, lease_id: str, epoch: int, attach: Attach, scope: RunnerScope) -> Refused | None:
-        """Judges leases of executions that are owned here; other leases stand until the owner judges them. A run with
-        a number beyond our journal was leased by the next owner: we have lost the execution and do not know it yet.
-        An execution of another workspace gets no answer either, so that nobody learns what others run."""
-        execution_id, number = split_run_id(lease_id)
-        owned = self._executions.by_id.get(execution_id)
-        if owned is None or owned.execution is None or number > len(owned.execution.runs):
-            return None
-        if not scope.serves(owned.start.origin.workspace):
-            return None
-        run = owned.execution.live.get(number)
-        if run is not None and run.epoch == epoch and run.instance_id == attach.instance_id:
-            return None
-        if number > 0 and owned.execution.runs[number - 1].is_answered:
-            return None  # the outcome is reported, and its acknowledgement is on the way
-        return Refused(lease_id, epoch, "LEASE_ENDED")
+        # The rows know every run, whichever coordinator holds its execution, and also when none does any more.
+        named = {lease: split_run_id(lease.lease_id) for lease in attach.held}
+        found = await self._standings({name for name in named.values() if name[1]})
+        reasons = {lease: _why_not(lease, found.get(name), attach.instance_id) for lease, name in named.items()}
+        return [Refused(*lease, reason) for lease, reason in reasons.items() if reason]
 
     def on_attached(self, session: ServerSession) -> None:
         # This runs in the context of the call, as `admit` does, so the caller is known.
@@ -99,6 +87,9 @@ class SessionRunners:
         _runners.set(len(self.registry.sessions))
         attach = session.attach
         log.info("runner attached", runner=attach.holder, instance_id=attach.instance_id, held=session.held_count)
+        # A revocation may have been lost with an earlier stream, or have been due since the rows were read.
+        if revoked := self._executions.ended_of(session.instance_id, session.held):
+            session.revoke(revoked)
         # The runner reports the runs that it has to us. It refuses those that never reached it; they are leased again.
         if leases := self._executions.leases_of(session.instance_id):
             session.claim(leases)
@@ -153,6 +144,16 @@ class RunnerSessionsService(RunnerSessionsServicer):
         self, request_iterator: Any, context: Any
     ) -> None:
         await self._registry.serve(context)
+
+
+def _why_not(lease: Lease, run: RunStanding | None, instance_id: str) -> str:
+    """Why the lease is not the instance's; "" if it is. A run that is reported stays the runner's, because the
+    acknowledgement is on the way. Nobody learns whether a lease of another exists."""
+    if run is None or run.instance_id != instance_id:
+        return "LEASE_UNKNOWN"
+    if run.epoch != lease.epoch:
+        return "EPOCH_STALE"
+    return "LEASE_ENDED" if run.is_taken_back else ""
 
 
 def _is_module(name: str) -> bool:

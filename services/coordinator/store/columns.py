@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from services.chassis.postgres.arrays import LONGS, Array, BigInts, Bytes, Floats, Ints, Texts
+from services.chassis.postgres.arrays import LONGS, Array, BigInts, Bools, Bytes, Floats, Ints, Texts
 
 _LENGTH: Final = struct.Struct("!i")
 _UUID_LENGTH: Final = _LENGTH.pack(16)
@@ -65,6 +65,7 @@ _KINDS: Final[dict[type[Array], str]] = {
     Ints: "last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt",
     BigInts: "epoch fence_epoch cost_tokens output_bytes",
     Floats: "progress",
+    Bools: "is_taken_back",
     Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time",
     Bytes: "events input output inputs_hash config_hash",
     Labels: "labels",

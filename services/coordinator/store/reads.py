@@ -6,11 +6,11 @@ Every list is bounded and is read by primary key or by (workspace, execution_id)
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from services.chassis.postgres.database import Database
-from services.coordinator.app.ports import Row, RunPage, Standing
+from services.coordinator.app.ports import Row, RunName, RunPage, RunStanding, Standing
 from services.coordinator.core.projection import EXECUTION_COLUMNS
 from services.coordinator.store.codec import Stored, unseal
 from services.coordinator.store.columns import selected, uuid_array
@@ -32,6 +32,10 @@ SELECT {selected("e", _LISTED)} FROM executions e WHERE e.execution_id = ANY(%s:
 """
 _STANDINGS: Final = """
 SELECT execution_id::text, workspace, last_seq, state FROM executions WHERE execution_id = ANY(%s::uuid[])
+"""
+_RUN_STANDINGS: Final = """
+SELECT r.execution_id::text, r.number, r.epoch, r.instance_id, r.state IN ('LEASED', 'RUNNING'), r.is_taken_back
+FROM runs r JOIN unnest(%s::uuid[], %s::int4[]) AS asked (execution_id, number) USING (execution_id, number)
 """
 # A page of runs ends where its outputs reach this size: half of what a client receives in one message by default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
@@ -55,6 +59,13 @@ class PostgresReads:
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         rows = await self._database.fetch(_STANDINGS, (uuid_array(execution_ids),))
         return {id_: Standing(workspace, seq, state in _FINAL) for id_, workspace, seq, state in rows}
+
+    async def run_standings(self, names: Collection[RunName]) -> Mapping[RunName, RunStanding]:
+        if not names:
+            return {}
+        ids, numbers = zip(*names, strict=True)
+        rows = await self._database.fetch(_RUN_STANDINGS, (uuid_array(ids), list(numbers)))
+        return {(id_, number): RunStanding(*standing) for id_, number, *standing in rows}
 
     async def list_executions(self, request: ListExecutionsRequest) -> list[Row]:
         # Imported at the first list: SQLAlchemy costs a second and 17 MB, which many a coordinator never needs.

@@ -3,7 +3,7 @@ test compares the two. The columns of `executions` and `runs` are those of `core
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, Uuid
+from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, Uuid
 from sqlalchemy.dialects.postgresql import JSONB
 
 from services.chassis.postgres.columns import TIME, key, needed, optional
@@ -59,6 +59,7 @@ runs: Final = Table(
     *needed(Integer, "iteration generation attempt"),
     *needed(BigInteger, "epoch cost_tokens"),
     *needed(Double, "progress"),
+    *needed(Boolean, "is_taken_back"),
     *needed(TIME, "create_time"),
     *optional(TIME, "start_time end_time heartbeat_time retry_time"),
     *needed(Text, "state node module instance_id runner traceparent effect_key progress_message branch"),

@@ -211,6 +211,15 @@ def test_report_of_a_lease_that_was_taken_back_by_who_is_gone_goes_to_another():
     assert said(holder, B).reports == [report("x")]
 
 
+def test_report_of_a_lease_that_was_taken_back_goes_to_who_took_it_and_not_to_who_asks_for_it_later():
+    holder = attached(A, B)
+    grant(holder, A, "x")
+    holder.receive(A, ServerFrame(revoked=[Refused("x", 1, "CANCELLED")]), 0.0)
+    holder.receive(B, ServerFrame(claims=[Lease("x", 1)]), 0.0)
+    holder.report(report("x"), ends_lease=True)
+    assert said(holder, A).reports == [report("x")]
+
+
 def test_revocation_of_what_is_reported_already_stops_nothing():
     holder = attached(A, held=["x"])
     holder.report(report("x"), ends_lease=True)

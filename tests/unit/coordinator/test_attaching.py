@@ -1,39 +1,34 @@
 """A coordinator judges the runs that a runner names when it attaches."""
 
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.lease.frames import Attach, Lease, Refused
 from services.chassis.session.owners import AttachRefused
-from services.coordinator.app.owned_execution import OwnedExecution
-from services.coordinator.peers.dispatch import start_command
+from services.coordinator.app.ports import RunName, RunStanding
 from services.coordinator.rpc.runners import SessionRunners
-from tests.support.story import Story, started
-from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
+LIVE = RunStanding(epoch=2, instance_id="i1", is_live=True, is_taken_back=False)
+LEASE = Lease(f"{ID}.1", 2)
 
 
-async def judged(story: Story, *leases: Lease) -> list[Refused]:
-    """The answer to the runner of the first run, from a coordinator that holds the execution of the story."""
-    owned = OwnedExecution(ID, 1, start_command(ExecutionGrant(), "c1"), execution=story.execution)
-    attach = Attach("runner", story.execution.runs[0].instance_id, 1, held=leases)
-    return list(await runners_of({ID: owned}).admit(attach))
+def runners_of(rows: Mapping[RunName, RunStanding]) -> SessionRunners:
+    async def standings(names: Collection[RunName]) -> Mapping[RunName, RunStanding]:
+        return {name: rows[name] for name in names if name in rows}
 
-
-def runners_of(by_id: dict[str, OwnedExecution]) -> SessionRunners:
-    made = SessionRunners(cast("Any", SimpleNamespace(by_id=by_id)), cast("Any", None))
+    made = SessionRunners(cast("Any", None), cast("Any", None), standings)
     made.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))
     return made
 
 
-def begun() -> Story:
-    story = started()
-    story.assign("a")
-    return story
+async def judged(run: RunStanding | None, *leases: Lease) -> list[Refused]:
+    """The answer to the instance `i1`, when this is the row of its run."""
+    rows = {} if run is None else {(ID, 1): run}
+    return list(await runners_of(rows).admit(Attach("runner", "i1", 1, held=leases)))
 
 
 @pytest.mark.parametrize(
@@ -48,22 +43,21 @@ async def test_name_that_is_no_modules_is_refused(attach: Attach) -> None:
         await runners_of({}).admit(attach)
 
 
-async def test_run_that_is_over_is_the_runners_no_longer() -> None:
-    story = begun()
-    lease = Lease(f"{ID}.1", story.run("a").epoch)
-    assert await judged(story, lease) == []
-    story.lose()
-    assert await judged(story, lease) == [Refused(*lease, "LEASE_ENDED")]
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (LIVE, ""),
+        # Its outcome is reported, and the acknowledgement is on the way.
+        (LIVE._replace(is_live=False), ""),
+        (LIVE._replace(is_live=False, is_taken_back=True), "LEASE_ENDED"),
+        (LIVE._replace(epoch=3), "EPOCH_STALE"),
+        (LIVE._replace(instance_id="i2"), "LEASE_UNKNOWN"),
+        (None, "LEASE_UNKNOWN"),
+    ],
+)
+async def test_row_of_the_run_says_whether_the_runner_still_has_it(run: RunStanding | None, reason: str) -> None:
+    assert await judged(run, LEASE) == ([Refused(*LEASE, reason)] if reason else [])
 
 
-async def test_run_beyond_what_is_known_here_is_left_to_its_holder() -> None:
-    """A coordinator that was stopped during a take-over hears of later runs before it hears of its loss."""
-    assert await judged(begun(), Lease(f"{ID}.2", 9)) == []
-
-
-async def test_nobody_learns_which_executions_of_others_are_held_here() -> None:
-    story = begun()
-    lease = Lease(f"{ID}.1", story.run("a").epoch)
-    story.lose()
-    set_caller(Identity(CallerKind.RUNNER, "k", "elsewhere"))
-    assert await judged(story, lease) == []
+async def test_lease_that_is_no_run_is_nobodys() -> None:
+    assert await judged(None, Lease("x", 1)) == [Refused("x", 1, "LEASE_UNKNOWN")]

@@ -45,7 +45,7 @@ async def test_work_that_must_not_be_done_twice_waits_until_the_time_is_over(mon
 
 async def test_dead_runner_is_news_once_however_often_it_is_told() -> None:
     losses = Losses()
-    owner = SessionRunners(cast("Any", None), dead_runners_of(losses))
+    owner = SessionRunners(cast("Any", None), dead_runners_of(losses), cast("Any", None))
     before = ended()
     for unheard_seconds in (1.0, 8.0, 20.0, 21.0):
         owner.on_ended([EndedInstance("i", "runner", unheard_seconds)])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from services.chassis.lease.frames import Report
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.owned_execution import ReceivedReport
-from services.coordinator.app.ports import MailboxFull, Standing
+from services.coordinator.app.ports import MailboxFull, RunName, RunStanding, Standing
 from services.coordinator.rpc.run_messages import received_report
 from tests.support.probe import until
 from windlass.coordinator.v1.sessions_pb2 import RunReport
@@ -35,6 +35,9 @@ class Session:
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         return {each: Standing("w", 1, is_final=False) for each in execution_ids}
 
+    async def run_standings(self, names: Collection[RunName]) -> Mapping[RunName, RunStanding]:
+        raise AssertionError("no execution here is final")
+
     async def deliver(self, report: ReceivedReport, workspace: str) -> bool:
         self.tried.append(report.execution_id)
         if report.execution_id in self.full:
@@ -52,7 +55,7 @@ def report(execution_id: str, epoch: int) -> ReceivedReport:
 
 async def test_full_mailbox_is_not_tried_with_each_report_and_holds_up_no_other() -> None:
     session = Session()
-    misrouted_reports = ReportForwarder(session.standings, session.deliver)
+    misrouted_reports = ReportForwarder(session.standings, session.run_standings, session.deliver)
     runner = cast("Any", session)
     assert not await misrouted_reports.serve([(runner, report(FULL, 1))]), "what waits for room is not waited for"
     assert not await misrouted_reports.serve([(runner, report(FULL, 2)), (runner, report(OTHER, 1))])
@@ -62,7 +65,7 @@ async def test_full_mailbox_is_not_tried_with_each_report_and_holds_up_no_other(
 
 async def test_reports_that_found_no_room_come_again() -> None:
     session = Session()
-    misrouted_reports = ReportForwarder(session.standings, session.deliver)
+    misrouted_reports = ReportForwarder(session.standings, session.run_standings, session.deliver)
     running = asyncio.create_task(misrouted_reports.run())
     for epoch in (1, 2):
         misrouted_reports.add(cast("Any", session), report(FULL, epoch))

@@ -82,7 +82,7 @@ async def test_grant_in_doubt_stays_with_its_runner_that_comes_back_with_it() ->
     story = live_story()
     executions = executions_of(story)
     executions.in_doubt(grants(story))
-    owner = SessionRunners(executions, cast("Any", None))
+    owner = SessionRunners(executions, cast("Any", None), cast("Any", None))
     owner.on_taken(cast("Any", None), grants(story))
     assert await put(executions) == []
 

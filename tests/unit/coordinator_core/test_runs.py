@@ -257,24 +257,24 @@ def test_a_late_report_is_refused_after_regrant_and_recorded_once():
     story.assign("a", instance="i2")
     late = ReportSuccess(zombie.number, zombie.epoch, b'{"zombie":true}')
     decision = story.when(late)
-    assert decision.refusal.reason is RefusalReason.LATE_REPORT
+    assert decision.refusal.reason is RefusalReason.LEASE_ENDED
     assert events(decision, "run", "epoch", "report") == [("LateReportRejected", 1, zombie.epoch, "ReportSuccess")]
     again = story.when(late)
-    assert (again.events, again.refusal.reason) == ([], RefusalReason.LATE_REPORT)
+    assert (again.events, again.refusal.reason) == ([], RefusalReason.LEASE_ENDED)
     failed = ReportFailure(zombie.number, zombie.epoch, Error(ErrorClass.TRANSIENT, "T", ""), 0.5)
-    assert story.when(failed).refusal.reason is RefusalReason.LATE_REPORT
+    assert story.when(failed).refusal.reason is RefusalReason.LEASE_ENDED
     story.succeed("a")
     assert (story.state, story.execution.output) == ("SUCCESS", b'{"a":{"ok":true}}')
     final = story.when(late)
-    assert (final.events, final.refusal.reason) == ([], RefusalReason.LATE_REPORT)
+    assert (final.events, final.refusal.reason) == ([], RefusalReason.EXECUTION_FINAL)
 
 
-def test_a_report_under_another_epoch_is_late():
+def test_a_report_under_another_epoch_is_refused_for_it():
     story = begun()
-    assert story.when(ReportSuccess(1, 99, b"{}")).refusal.reason is RefusalReason.LATE_REPORT
+    assert story.when(ReportSuccess(1, 99, b"{}")).refusal.reason is RefusalReason.EPOCH_STALE
     assert story.run("a").state.value == "LEASED"
     story.succeed("a")
-    assert story.when(ReportSuccess(1, 99, b"{}")).refusal.reason is RefusalReason.LATE_REPORT
+    assert story.when(ReportSuccess(1, 99, b"{}")).refusal.reason is RefusalReason.EPOCH_STALE
 
 
 @pytest.mark.parametrize("number", [0, -1, 2])
@@ -296,7 +296,7 @@ def test_started_and_progress_are_recorded_when_they_are_news():
     assert story.when(news).events == []
     story.lose()
     for late in (ReportStarted(1, run.epoch, 5), news):
-        assert story.when(late).refusal.reason is RefusalReason.LATE_REPORT
+        assert story.when(late).refusal.reason is RefusalReason.LEASE_ENDED
     story.assign("a")
     assert story.effects[0].run.work.cursor == b'{"row":7}'
 
@@ -351,7 +351,7 @@ def test_a_run_fails_when_its_runner_is_silent_beyond_the_node_timeout():
     assert (failed.error.error_class, failed.is_reported) == (ErrorClass.TIMEOUT, False)
     assert story.effects == [StopRun(1, 2, "i1", "NODE_TIMEOUT")]
     late = story.when(ReportSuccess(1, 2, b"{}"))
-    assert late.refusal.reason is RefusalReason.LATE_REPORT
+    assert late.refusal.reason is RefusalReason.LEASE_ENDED
     assert names(story.wake()) == ["BackoffEnded"]
 
 

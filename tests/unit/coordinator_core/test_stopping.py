@@ -52,7 +52,7 @@ def test_cancel_is_final_without_the_runners_after_its_term():
     assert story.execution.next_wake() == story.now + 1_500_000
     assert names(story.wake()) == ["RunCancelled", "RunCancelled", "ExecutionFinished"]
     assert story.state == "CANCELLED"
-    assert story.when(ReportStopped(1, 2)).refusal.reason is RefusalReason.LATE_REPORT
+    assert story.when(ReportStopped(1, 2)).refusal.reason is RefusalReason.EXECUTION_FINAL
 
 
 def test_nothing_follows_from_what_is_reported_while_it_ends():
@@ -164,7 +164,8 @@ def test_a_successor_finds_in_the_journal_what_is_owed():
     assert resume_effects(story.again().execution) == orders
     story.wake()
     assert [type(effect) for effect in story.effects] == [ReportFinished]
-    assert resume_effects(story.again().execution) == story.effects
+    stops = [StopRun(each.number, each.epoch, each.instance_id, "LEASE_ENDED") for each in orders]
+    assert resume_effects(story.again().execution) == [*stops, *story.effects], "no runner has said that it stopped"
     assert (story.state, story.execution.error.type) == ("CANCELLED", "CANCELLED")
 
 

@@ -51,7 +51,11 @@ def each(situations, *outcomes):
 
 def report(*while_working, stopping):
     """Any report may be a repeat or late."""
-    return row(NOTHING, "LATE_REPORT", stopping=stopping, **each(WORKING, *while_working))
+    late = "LEASE_ENDED"
+    return row(
+        NOTHING, final=["EXECUTION_FINAL"], stopping=[late, *stopping],
+        **each((WAITING, READY), late), **each(WORKING, late, *while_working),
+    )  # fmt: skip
 
 
 LEDGER = {

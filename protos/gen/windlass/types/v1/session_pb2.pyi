@@ -250,7 +250,11 @@ class Refused(_message.Message):
     lease_id: _builtins.str
     epoch: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE: LEASE_ENDED, or others in later versions. None of them makes the holder report the lease."""
+    """UPPER_SNAKE. LEASE_UNKNOWN: there is no such lease, or it was granted to another instance. EPOCH_STALE: it was
+    granted under another epoch. LEASE_ENDED: it has ended without a word of this instance (it was revoked, its node's
+    time is over, its execution has ended, or it was granted to another holder). In all cases the holder stops the work
+    and reports nothing.
+    """
     def __init__(
         self,
         *,
@@ -511,9 +515,10 @@ class ReportRefusal(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     report_id: _builtins.str
     reason: _builtins.str
-    """UPPER_SNAKE. Of a coordinator: LEASE_UNKNOWN (no such run, or it was granted to another instance; also a report without
-    an outcome), LATE_REPORT (the run was lost, revoked, timed out or released before), EXECUTION_FINAL. Of a dispatcher:
-    EPOCH_STALE, REPORT_UNKNOWN. Others may follow in later versions.
+    """UPPER_SNAKE. LEASE_UNKNOWN: there is no such lease, or it was granted to another instance. EPOCH_STALE: the report
+    names another epoch than that of the lease. LEASE_ENDED: the lease ended before the report came. EXECUTION_FINAL:
+    so did the whole execution. REPORT_INVALID: the report has no outcome, or one that the server does not know. A
+    report that was accepted before is not refused but acknowledged again, also when the execution has ended since.
     """
     def __init__(
         self,
@@ -545,8 +550,10 @@ class Revoke(_message.Message):
     reason: _builtins.str
     """UPPER_SNAKE. For a run: CANCELLED, TIMEOUT or FAILED when its execution is ending in that state; the execution waits
     1.5 s to hear that the run has stopped (RunReport.stopped). NODE_TIMEOUT when the attempt already counts as failed:
-    the node's timeout has passed for 5 s and no report came. After NODE_TIMEOUT, and any other reason, the holder reports
-    nothing. The place is free when the work has stopped.
+    the node's timeout has passed for 5 s and no report came. LEASE_ENDED when the run is over for any other reason. After
+    NODE_TIMEOUT, and any other reason, the holder reports nothing. The place is free when the work has stopped. A server
+    repeats the revocations that may have been lost: after Attached to the holder that names the lease, and when the
+    server takes the execution over.
     """
     def __init__(
         self,
