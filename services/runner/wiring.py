@@ -37,6 +37,8 @@ log = logger(__name__)
 SERVICE: Final = "runner"
 # The share of the drain's time in which going runs may finish. In the rest they are handed back and acknowledged.
 FINISHING_SHARE: Final = 0.7
+# After a short break the runner is back within the grace in which its work stays its own.
+RECONNECTS: Final = (("grpc.max_reconnect_backoff_ms", 300),)
 # Health under this name says whether new work can arrive and begin: a coordinator has answered lately, and hung
 # functions do not hold every place.
 SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
@@ -64,7 +66,7 @@ class RunnerService:
     def _connect(self) -> None:
         settings = self._settings
         key = settings.runner_key_file.read_text(encoding="utf-8").strip() if settings.runner_key_file else None
-        self._channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
+        self._channels = ChannelPool(credential=None, bearer=key, tls=settings.tls, options=RECONNECTS)
         self._outputs = DirectoryOutputs(settings.output_store)
 
     def _join_coordinators(self) -> None:

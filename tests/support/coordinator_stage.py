@@ -32,6 +32,7 @@ from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.wiring import CoordinatorService
+from services.runner.wiring import RECONNECTS
 from tests.support.holder_owner import HolderOwner
 from tests.support.lease_hop import Addresses, ServerOwner
 from tests.support.probe import eventually as probe_until
@@ -262,7 +263,7 @@ class Stage:
         self._tasks.append(asyncio.ensure_future(work))
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        channel = grpc.aio.insecure_channel(address, options=(*CHANNEL_OPTIONS, *RECONNECTS))
         self._channels.append(channel)
         return channel
 

@@ -64,6 +64,7 @@ class ServerOwner:
         self.notes: list[object] = []
         self.closed: list[ServerSession] = []
         self.ended: list[EndedInstance] = []
+        self.unheard: list[str] = []
         self.drained: list[ServerSession] = []
         self.watching: set[str] = set()
         self.stale: dict[str, int] = {}
@@ -115,6 +116,9 @@ class ServerOwner:
 
     def on_closed(self, session: ServerSession) -> None:
         self.closed.append(session)
+
+    def on_unheard(self, instance_id: str) -> None:
+        self.unheard.append(instance_id)
 
     def on_ended(self, ended: list[EndedInstance]) -> None:
         self.ended += ended

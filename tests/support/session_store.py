@@ -55,6 +55,11 @@ class MemorySessionStore:
             raise DependencyUnavailable("the database", "stopped by the test")
         return self._clock.now()
 
+    async def is_unheard(self, instance_id: str, since: datetime) -> bool:
+        await self.now()
+        row = self._rows.get(instance_id)
+        return row is not None and row.is_live and row.heard_time <= since
+
     async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
         now = await self.now()
         row = self._rows.get(instance_id)

@@ -17,8 +17,11 @@ class LeaseTiming:
     # The work is granted again after this time without a beat. The sweep looks a second time `granted_again - term`
     # after the first.
     granted_again: float
-    # After a closed stream the server waits this long for the holder to be heard elsewhere.
+    # After a closed stream the server waits this long for the holder to be heard, here or elsewhere. Then its instance
+    # ends.
     closed_grace: float
+    # The same, for work that may be done twice: it goes to another holder, and the instance lives on.
+    idempotent_grace: float
     # A grant that could not be sent for this long goes to another holder. After the same time a grant on a lost
     # stream may go elsewhere, if its work is harmless to do twice.
     grant_answer: float = 5.0
@@ -28,8 +31,8 @@ class LeaseTiming:
             raise ValueError(f"a lease needs 0 < beat < self_fence < term < granted_again, not {self}")
         if self.silence > self.self_fence:
             raise ValueError(f"a dead stream must be noticed before the self-fence, not {self}")
-        if self.closed_grace < 0 or self.grant_answer <= 0:
-            raise ValueError(f"a lease needs closed_grace >= 0 and grant_answer > 0, not {self}")
+        if not 0 <= self.idempotent_grace <= self.closed_grace or self.grant_answer <= 0:
+            raise ValueError(f"a lease needs 0 <= idempotent_grace <= closed_grace and grant_answer > 0, not {self}")
 
     def scaled(self, factor: float) -> Self:
         if factor <= 0:
@@ -50,7 +53,11 @@ class LeaseTiming:
         return self.granted_again - self.term
 
 
-# A coordinator's executions.
-EXECUTION = LeaseTiming(term=10.0, beat=2.0, self_fence=6.0, granted_again=12.0, closed_grace=1.0)
-# A runner's runs. The times are longer, because user code may block the process for seconds.
-RUN = LeaseTiming(term=15.0, beat=3.0, self_fence=8.0, granted_again=16.0, closed_grace=1.0)
+# A coordinator's executions. Their runs go on elsewhere unharmed, so nothing is gained by waiting.
+EXECUTION = LeaseTiming(
+    term=10.0, beat=2.0, self_fence=6.0, granted_again=12.0, closed_grace=1.0, idempotent_grace=1.0
+)
+# A runner's runs. The times are longer, because user code may block the process for seconds. A network that is away for
+# 2 s, or a coordinator that starts again, costs no runner its work. Work that is not idempotent is not granted again
+# before `granted_again` anyway, so its holder has more time to come back.
+RUN = LeaseTiming(term=15.0, beat=3.0, self_fence=8.0, granted_again=16.0, closed_grace=10.0, idempotent_grace=3.0)

@@ -1,7 +1,8 @@
 """Follows up the end of a stream: judges the holder's instance after a grace period, and settles its grants.
 
 Grants that were not sent go back to the hop at once. The instance ends after the grace period, unless it has attached
-again here or any replica has heard it since the close. If the store is away then, the sweep judges the instance
+again here or any replica has heard it since the close. Work that may be done twice waits for a shorter time, after which
+the hop may grant it elsewhere (`SessionOwner.on_unheard`). If the store is away then, the sweep judges the instance
 (reaper.py). The hop hears of the end in `SessionOwner.on_ended`.
 
 A grant that was sent on the stream and not counted is in doubt until the instance attaches again or ends. Nothing else
@@ -72,24 +73,34 @@ class ClosedStreams:
         if self._attached.get(session.instance_id) is session:
             del self._attached[session.instance_id]
             if not is_stopping:
-                self._spawn(self._end_unheard(session.instance_id, closed_at))
+                self._spawn(self._judge_unheard(session.instance_id, closed_at))
 
-    async def _end_unheard(self, instance_id: str, closed_at: float) -> None:
+    async def _judge_unheard(self, instance_id: str, closed_at: float) -> None:
         """End the instance after the grace, unless it has attached again or another replica has heard it."""
+        timing = self._timing
         try:
             asked_time = await self._store.now()
             # The stream closed this long before the answer. A beat between the two counts, so `since` is set back.
-            late = self._clock.monotonic() - closed_at
-            await self._clock.sleep(max(0.0, self._timing.closed_grace - late))
-            if instance_id in self._attached:
+            since = asked_time - timedelta(seconds=self._clock.monotonic() - closed_at)
+            if timing.idempotent_grace < timing.closed_grace:
+                if await self._is_back(instance_id, closed_at + timing.idempotent_grace):
+                    return
+                if await self._store.is_unheard(instance_id, since=since):
+                    self._owner.on_unheard(instance_id)
+            if await self._is_back(instance_id, closed_at + timing.closed_grace):
                 return
-            ended = await self._store.end_if_unheard(instance_id, since=asked_time - timedelta(seconds=late))
+            ended = await self._store.end_if_unheard(instance_id, since=since)
         except DependencyUnavailable as away:
             self._guard.failed(self._clock.monotonic())
             log.warning("the sweep will judge a closed instance", instance_id=instance_id, error=str(away))
             return
         if ended is not None:
             self.ended([ended])
+
+    async def _is_back(self, instance_id: str, due: float) -> bool:
+        """Waits until then. True if the instance has attached here again."""
+        await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
+        return instance_id in self._attached
 
     def ended(self, ended: list[EndedInstance]) -> None:
         """These instances have ended, here or by the judgement of another replica."""

@@ -211,7 +211,7 @@ def _read_attach(message: pb.Attach) -> Attach:
 
 
 # The times of a lease that concern its holder.
-_TIMES = ("term", "beat", "self_fence", "granted_again")
+_TIMES = ("term", "beat", "self_fence", "granted_again", "closed_grace", "idempotent_grace")
 
 
 def _write_attached(attached: Attached, message: pb.Attached) -> None:
@@ -227,7 +227,7 @@ def _read_attached(message: pb.Attached) -> Attached:
     return Attached(
         session_id=message.session_id,
         server=message.server,
-        timing=LeaseTiming(**times, closed_grace=0.0),
+        timing=LeaseTiming(**times),
         refused=[Refused(each.lease_id, each.epoch, each.reason) for each in message.refused],
     )
 

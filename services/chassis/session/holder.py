@@ -170,9 +170,9 @@ class SessionHolder:
 
     async def _keep(self, address: str) -> None:
         """Dial again and again, as long as the address is wanted."""
-        # The first tries are made within the grace that a server gives after a closed stream.
-        cap = self._rules.timing.beat / 2
-        backoff = Backoff(first=cap / 20, cap=cap)
+        # A short break must end within the grace that a server gives, so the wait stays well below it.
+        cap = self._rules.timing.beat / 6
+        backoff = Backoff(first=cap / 10, cap=cap)
         while not self._stop_asked.is_set():
             if address not in self._wanted:
                 if self._forget is not None:

@@ -72,6 +72,11 @@ class SessionOwner(Protocol):
         """The stream is gone. Its instance lives on until `on_ended`."""
         ...
 
+    def on_unheard(self, instance_id: str) -> None:
+        """The instance's stream has closed, and no replica has heard it for `idempotent_grace` since. It may come back
+        with its leases, but work that may be done twice need not wait for it. Not called when both graces are equal."""
+        ...
+
     def on_ended(self, ended: list[EndedInstance]) -> None:
         """All leases of these instances are free. An instance may be named more than once."""
         ...

@@ -35,6 +35,7 @@ class PostgresSessionStore:
         self._term = timing.term
         self._open = _OPEN.format(table=table)
         self._renew = _RENEW.format(table=table)
+        self._unheard = _UNHEARD_SINCE.format(table=table)
         self._end = _END.format(table=table)
         self._sweep = _SWEEP.format(table=table)
         self._ended_among = _ENDED_AMONG.format(table=table)
@@ -60,6 +61,9 @@ class PostgresSessionStore:
         rows = await self._fetch("SELECT clock_timestamp()", ())
         time: datetime = rows[0][0]
         return time
+
+    async def is_unheard(self, instance_id: str, since: datetime) -> bool:
+        return bool(await self._fetch(self._unheard, (instance_id, since)))
 
     async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
         crash_point("session.end.before_commit")
@@ -110,6 +114,10 @@ RETURNING t.instance_id
 """
 
 _UNHEARD = "extract(epoch FROM clock_timestamp() - heard_time)::float8"
+
+_UNHEARD_SINCE = """
+SELECT 1 FROM {table} WHERE instance_id = %s AND state = 'LIVE' AND heard_time <= %s::timestamptz
+"""
 
 _END = f"""
 WITH ended AS (

@@ -33,6 +33,10 @@ class SessionStore(Protocol):
         """The present time by the store's clock."""
         ...
 
+    async def is_unheard(self, instance_id: str, since: datetime) -> bool:
+        """True when the instance is LIVE and was not heard after that time."""
+        ...
+
     async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
         """End the instance unless it was heard after that time. None: it lives (or was never opened).
 

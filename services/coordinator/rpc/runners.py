@@ -126,6 +126,9 @@ class SessionRunners:
     def on_closed(self, session: ServerSession) -> None:
         _runners.set(len(self.registry.sessions))
 
+    def on_unheard(self, instance_id: str) -> None:
+        self._executions.runner_lost(instance_id, is_idempotent_only=True)
+
     def on_ended(self, ended: list[EndedInstance]) -> None:
         for each in ended:
             if self._dead_runners.add(each.instance_id, each.unheard_seconds):

@@ -154,6 +154,9 @@ class CoordinatorSessionOwner:
     def on_closed(self, session: ServerSession) -> None:
         """Nothing to do: the leases live as long as the instance."""
 
+    def on_unheard(self, instance_id: str) -> None:
+        """Executions wait for the end of the instance: both graces are equal."""
+
     def on_ended(self, ended: list[EndedInstance]) -> None:
         instances = [each.instance_id for each in ended]
         self._watched.difference_update(instances)

@@ -21,7 +21,9 @@ from tests.support.postgres import PostgresCluster
 from tests.support.probe import some
 from tests.support.session_store import MemorySessionStore
 
-TIMING = LeaseTiming(term=100.0, beat=1.0, self_fence=50.0, granted_again=120.0, closed_grace=1.0)
+TIMING = LeaseTiming(
+    term=100.0, beat=1.0, self_fence=50.0, granted_again=120.0, closed_grace=1.0, idempotent_grace=1.0
+)
 SECOND_LOOK = TIMING.second_look
 TABLE = session_table("holders_sessions", MetaData(schema="public"))
 TABLE_NAME = TABLE.fullname
@@ -123,6 +125,18 @@ async def test_closed_instance_ends_when_nobody_heard_it_since(world: World):
     assert ended.unheard_seconds == pytest.approx(3.0, abs=1.0)
     again = await world.store.end_if_unheard("i", closed_time)
     assert again is not None, "who asks later hears it too"
+
+
+async def test_closed_instance_is_unheard_until_a_replica_hears_it_or_it_ends(world: World):
+    await world.store.open(attach("i"))
+    closed_time = await world.store.now()
+    await world.wait(1.0)
+    assert await world.store.is_unheard("i", await world.store.now())
+    assert not await world.store.is_unheard("unknown", await world.store.now())
+    assert await world.store.renew(["i"]) == set()
+    assert not await world.store.is_unheard("i", closed_time)
+    await world.store.end_if_unheard("i", await world.store.now())
+    assert not await world.store.is_unheard("i", await world.store.now())
 
 
 async def test_closed_instance_lives_when_it_was_heard_since(world: World):

@@ -188,6 +188,19 @@ async def test_closed_stream_ends_the_instance_after_the_grace(store: MemorySess
         assert len(replica.owner.closed) == 1
 
 
+async def test_work_that_may_be_done_twice_waits_for_less_time_than_the_instance(store: MemorySessionStore):
+    timing = replace(FAST, closed_grace=SECONDS)
+    async with serving(store, timing=timing) as replica:
+        async with raw(replica) as holder:
+            attached = some((await holder.attach()).attached).timing
+            assert attached.closed_grace == pytest.approx(SECONDS)
+            assert attached.idempotent_grace == pytest.approx(FAST.idempotent_grace)
+        await until(lambda: replica.owner.unheard, SECONDS, "word of the silence")
+        assert (replica.owner.unheard, replica.owner.ended) == (["raw"], [])
+        async with raw(replica) as holder:
+            assert (await holder.attach()).attached is not None, "the same instance goes on"
+
+
 async def test_closed_stream_ends_nothing_that_another_replica_hears(store: MemorySessionStore):
     async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
         await session_of(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from services.chassis.lease.frames import Lease
 from services.chassis.postgres.database import Database
 from services.coordinator.core.events import RunCancelled
-from tests.support.coordinator_stage import Stage, StageRunner, eventually
+from tests.support.coordinator_stage import Stage, StageRunner, eventually, stage
 from tests.support.journals import stored_events
+from tests.support.pace import pause
+from tests.support.postgres import Database as DatabaseOfTests
 from tests.support.probe import some
 from tests.support.proxy import cable
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
@@ -152,3 +155,23 @@ async def test_report_under_another_epoch_is_refused_for_its_epoch(on_stage: Sta
     assert {reason for _, reason in runner.refused} == {"EPOCH_STALE"}
     runner.answer(runner.grants[0], {})
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+
+
+async def test_stream_that_breaks_for_two_seconds_costs_nobody_their_work(database: DatabaseOfTests, tmp_path: Path) -> None:
+    """With the times of production, work that may be done twice stays with its runner too."""
+    nodes = [{"id": "a", "module": "noop@1", "idempotent": True}, {"id": "b", "module": "x.y@1"}]
+    async with stage(database.url("coordinator"), tmp_path, lease_scale=1.0) as on_stage:
+        address, session = await on_stage.coordinator()
+        async with cable(address) as link:
+            runner = await on_stage.runner(link.address)
+            order = await going(on_stage, runner, session, nodes=nodes)
+            await eventually(lambda: len(runner.grants) == 2)
+            other = await on_stage.runner(address, "other")
+            link.cut()
+            await pause(2.0)
+            link.mend()
+            await eventually(lambda: runner.holder.sessions_live)
+            for grant in list(runner.grants):
+                runner.answer(grant, {})
+            await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    assert (len(runner.grants), other.grants, runner.edges) == (2, [], ["resumed"])

@@ -7,7 +7,7 @@ import pytest
 from services.chassis.lease.timing import EXECUTION, RUN, LeaseTiming
 
 
-@pytest.mark.parametrize(("timing", "seconds"), [(EXECUTION, (10, 2, 6, 12, 1)), (RUN, (15, 3, 8, 16, 1))])
+@pytest.mark.parametrize(("timing", "seconds"), [(EXECUTION, (10, 2, 6, 12, 1, 1)), (RUN, (15, 3, 8, 16, 10, 3))])
 def test_terms_are_those_of_the_design(timing: LeaseTiming, seconds: tuple[float, ...]):
     assert dataclasses.astuple(timing) == (*seconds, 5.0)
 
@@ -31,7 +31,8 @@ def test_scale_must_be_positive():
         {"beat": 4},
         {"self_fence": 11},
         {"granted_again": 10},
-        {"closed_grace": -1},
+        {"idempotent_grace": -1},
+        {"closed_grace": 0.5},
         {"grant_answer": 0},
     ],
 )

@@ -172,7 +172,7 @@ class Attach(_message.Message):
     @_builtins.property
     def idempotent_modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The modules of this list (or of the default set) whose work may be done twice under one effect key without harm.
-        When this holder is gone, such work is granted elsewhere about 1 s later, and it is not waited for while the holder
+        When this holder is gone, such work is granted elsewhere after Timing.idempotent_grace, and it is not waited for while the holder
         is out of reach. Other work is granted again only when its lease has run out. Absent: none.
         """
 
@@ -282,6 +282,8 @@ class Timing(_message.Message):
     BEAT_FIELD_NUMBER: _builtins.int
     SELF_FENCE_FIELD_NUMBER: _builtins.int
     GRANTED_AGAIN_FIELD_NUMBER: _builtins.int
+    CLOSED_GRACE_FIELD_NUMBER: _builtins.int
+    IDEMPOTENT_GRACE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def term(self) -> _duration_pb2.Duration:
         """How long the holder's leases live after a renewal, by the database's clock. A holder does nothing by this time."""
@@ -301,6 +303,19 @@ class Timing(_message.Message):
         other work after this time. A holder does nothing by this time: it hears of its end at its next beat or attach.
         """
 
+    @_builtins.property
+    def closed_grace(self) -> _duration_pb2.Duration:
+        """When the last stream of the holder has closed, its instance lives on for this time: a holder that attaches again
+        within it, to any server, keeps its leases. After it the instance has ended (INSTANCE_ENDED). Work that is not
+        idempotent is granted again no earlier than `granted_again` after the last beat.
+        """
+
+    @_builtins.property
+    def idempotent_grace(self) -> _duration_pb2.Duration:
+        """The same, for work that is idempotent (RunGrant.idempotent): after this time it may be granted to another holder, and
+        the holder that comes back later is refused these leases (LEASE_ENDED).
+        """
+
     def __init__(
         self,
         *,
@@ -308,10 +323,12 @@ class Timing(_message.Message):
         beat: _duration_pb2.Duration | None = ...,
         self_fence: _duration_pb2.Duration | None = ...,
         granted_again: _duration_pb2.Duration | None = ...,
+        closed_grace: _duration_pb2.Duration | None = ...,
+        idempotent_grace: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "granted_again", b"granted_again", "self_fence", b"self_fence", "term", b"term"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "closed_grace", b"closed_grace", "granted_again", b"granted_again", "idempotent_grace", b"idempotent_grace", "self_fence", b"self_fence", "term", b"term"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "granted_again", b"granted_again", "self_fence", b"self_fence", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "closed_grace", b"closed_grace", "granted_again", b"granted_again", "idempotent_grace", b"idempotent_grace", "self_fence", b"self_fence", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
