@@ -45,6 +45,7 @@ def conformance(
 
     import asyncio
 
+    from windlass.cli.output import say
     from windlass.conformance.kit import KitPlan, examine
     from windlass.conformance.stories import LAST_STORY, STORIES
 
@@ -58,7 +59,7 @@ def conformance(
         message = f"there is no story {unknown[0]}; there are {', '.join(sorted(names))}"
         raise typer.BadParameter(message, param_hint="--story")
     plan = KitPlan(runner, addresses, _work(quick), _work(slow), drain_seconds, log, story or ())
-    is_kept = asyncio.run(examine(plan, typer.echo))
+    is_kept = asyncio.run(examine(plan, say))
     raise typer.Exit(KEPT if is_kept else BROKEN)
 
 

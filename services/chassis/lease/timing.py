@@ -54,9 +54,7 @@ class LeaseTiming:
 
 
 # A coordinator's executions. Their runs go on elsewhere unharmed, so nothing is gained by waiting.
-EXECUTION = LeaseTiming(
-    term=10.0, beat=2.0, self_fence=6.0, granted_again=12.0, closed_grace=1.0, idempotent_grace=1.0
-)
+EXECUTION = LeaseTiming(term=10.0, beat=2.0, self_fence=6.0, granted_again=12.0, closed_grace=1.0, idempotent_grace=1.0)
 # A runner's runs. The times are longer, because user code may block the process for seconds. A network that is away for
 # 2 s, or a coordinator that starts again, costs no runner its work. Work that is not idempotent is not granted again
 # before `granted_again` anyway, so its holder has more time to come back.

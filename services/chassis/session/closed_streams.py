@@ -1,9 +1,9 @@
 """Follows up the end of a stream: judges the holder's instance after a grace period, and settles its grants.
 
 Grants that were not sent go back to the hop at once. The instance ends after the grace period, unless it has attached
-again here or any replica has heard it since the close. Work that may be done twice waits for a shorter time, after which
-the hop may grant it elsewhere (`SessionOwner.on_unheard`). If the store is away then, the sweep judges the instance
-(reaper.py). The hop hears of the end in `SessionOwner.on_ended`.
+again here or any replica has heard it since the close. Work that may be done twice waits for a shorter time, after
+which the hop may grant it elsewhere (`SessionOwner.on_unheard`). If the store is away then, the sweep judges the
+instance (reaper.py). The hop hears of the end in `SessionOwner.on_ended`.
 
 A grant that was sent on the stream and not counted is in doubt until the instance attaches again or ends. Nothing else
 can settle it, because the holder may be at work while its other streams are open.

@@ -21,9 +21,7 @@ from tests.support.postgres import PostgresCluster
 from tests.support.probe import some
 from tests.support.session_store import MemorySessionStore
 
-TIMING = LeaseTiming(
-    term=100.0, beat=1.0, self_fence=50.0, granted_again=120.0, closed_grace=1.0, idempotent_grace=1.0
-)
+TIMING = LeaseTiming(term=100.0, beat=1.0, self_fence=50.0, granted_again=120.0, closed_grace=1.0, idempotent_grace=1.0)
 SECOND_LOOK = TIMING.second_look
 TABLE = session_table("holders_sessions", MetaData(schema="public"))
 TABLE_NAME = TABLE.fullname
@@ -128,7 +126,7 @@ async def test_closed_instance_ends_when_nobody_heard_it_since(world: World):
 
 
 async def test_closed_instance_is_unheard_until_a_replica_hears_it_or_it_ends(world: World):
-    await world.store.open(attach("i"))
+    await world.store.open(attach("i"), "key")
     closed_time = await world.store.now()
     await world.wait(1.0)
     assert await world.store.is_unheard("i", await world.store.now())

@@ -157,7 +157,9 @@ async def test_report_under_another_epoch_is_refused_for_its_epoch(on_stage: Sta
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
 
 
-async def test_stream_that_breaks_for_two_seconds_costs_nobody_their_work(database: DatabaseOfTests, tmp_path: Path) -> None:
+async def test_stream_that_breaks_for_two_seconds_costs_nobody_their_work(
+    database: DatabaseOfTests, tmp_path: Path
+) -> None:
     """With the times of production, work that may be done twice stays with its runner too."""
     nodes = [{"id": "a", "module": "noop@1", "idempotent": True}, {"id": "b", "module": "x.y@1"}]
     async with stage(database.url("coordinator"), tmp_path, lease_scale=1.0) as on_stage:
