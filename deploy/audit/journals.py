@@ -17,12 +17,16 @@ from services.coordinator.core.values import WorkKey
 from services.coordinator.store.codec import Stored
 
 # These events end a runner's lease on a run.
-LeaseEnd: TypeAlias = ev.RunSucceeded | ev.RunFailed | ev.RunLost | ev.RunReleased | ev.ControlRendered
+LeaseEnd: TypeAlias = (
+    ev.RunSucceeded | ev.RunFailed | ev.RunLost | ev.RunReleased | ev.ControlRendered | ev.WorkRendered
+)
 
 
 class AuditedLease(NamedTuple):
     number: int
     instance_id: str
+    # It may be granted elsewhere while its runner is only out of reach.
+    is_idempotent: bool
 
 
 class AuditedGrant(NamedTuple):
@@ -77,7 +81,14 @@ class JournalJudge:
                 self._granted(AuditedGrant(event.epoch, event.holder), where)
             case ev.RunLeased():
                 self._leased(event, where)
-            case ev.RunSucceeded() | ev.RunFailed() | ev.RunLost() | ev.RunReleased() | ev.ControlRendered():
+            case (
+                ev.RunSucceeded()
+                | ev.RunFailed()
+                | ev.RunLost()
+                | ev.RunReleased()
+                | ev.ControlRendered()
+                | ev.WorkRendered()
+            ):
                 self._run_ended(event, where)
             case ev.RunCancelled():
                 self._free(event.key, event.run)
@@ -119,10 +130,11 @@ class JournalJudge:
         else:
             check("S11", before is None, f"{where}: {key.node} was leased while {before} held it")
         attempts = self._attempts.setdefault(key, set())
+        # Attempt 0 only renders, and may be made again.
         check("S9", event.attempt not in attempts, f"{where}: {key.node} has a second attempt {event.attempt}")
-        attempts.add(event.attempt)
+        attempts.update({event.attempt} - {0})
         check("S8", key not in self._decided, f"{where}: {key.node} had its outcome already")
-        self._live[key] = AuditedLease(event.run, event.instance_id)
+        self._live[key] = AuditedLease(event.run, event.instance_id, event.is_idempotent)
         self._starts(key.node, where)
 
     def _run_ended(self, event: LeaseEnd, where: str) -> None:
@@ -138,7 +150,7 @@ class JournalJudge:
                 self._decide(key, where, End.SUCCEEDED, event.branch)
             case ev.RunLost():
                 assert lease is not None
-                lives = lease.instance_id in self._live_instances
+                lives = lease.instance_id in self._live_instances and not lease.is_idempotent
                 self._findings.check("S26", not lives, f"{where}: run {event.run} was lost while {lease} lives")
                 if event.reason is not None:
                     self._decide(key, where, End.FAILED)

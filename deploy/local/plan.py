@@ -128,9 +128,10 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
         # Not for the runner, in whose process the modules of users run.
         env["WINDLASS_SERVICE_SECRET_FILE"] = str(home.service_secret)
         env["WINDLASS_DATABASE_URL_FILE"] = str(home.url_file(service))
+    if service in ("coordinator", "runner"):
+        env["WINDLASS_OUTPUT_STORE"] = str(home.outputs)
     if service == "runner":
         env["WINDLASS_RUNNER_KEY_FILE"] = str(home.key_file("runner"))
-        env["WINDLASS_OUTPUT_STORE"] = str(home.outputs)
         env["WINDLASS_MODULES"] = os.pathsep.join(str(path.absolute()) for path in options.modules)
         if options.allow_net:
             env["WINDLASS_RUNNER_ALLOW_NET"] = ",".join(options.allow_net)

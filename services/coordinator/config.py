@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from services.chassis.process.config import DAY_SECONDS, Field, StoringSettings
 
 
@@ -12,6 +14,8 @@ class CoordinatorSettings(StoringSettings):
     dispatchers: str = "127.0.0.1:7402"
     # The api replicas, asked for definitions and keys. Any of them answers.
     apis: str = "127.0.0.1:7401"
+    # The directory for outputs above 256 KiB. All coordinators share it, and so may runners.
+    output_store: Path = Path(".windlass/outputs")
     # Memory and the time of a take-over grow with it. Further executions wait in the queue, where each costs a row.
     # The maximum is half of what a dispatcher accepts from one holder, because executions that have ended and are not
     # acknowledged yet count too.

@@ -13,6 +13,7 @@ from typing import Final
 
 import uvloop
 
+from services.chassis.blobs import DirectoryBlobs
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.guard import Guard
@@ -25,6 +26,7 @@ from services.chassis.postgres.connection import BY_INDEX, PgConnection
 from services.chassis.postgres.database import Database
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Loops, Steps
+from services.chassis.process.retention import Retention
 from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.postgres import PostgresSessionStore
@@ -48,6 +50,7 @@ from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.allowed_callers import RULES
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
+from services.coordinator.rpc.run_outputs import RunOutputsServicer
 from services.coordinator.rpc.runners import RunnerSessionsService, SessionRunners
 from services.coordinator.rpc.watch import WatchHub
 from services.coordinator.rpc.watch_streams import WatchServicer
@@ -103,6 +106,8 @@ class CoordinatorService:
         self._database = Database(settings.database_url, name=name)
         self._journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
         self._reads = PostgresReads(self._database)
+        self._blobs = DirectoryBlobs(settings.output_store)
+        self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
         self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
         self._replicas = ApiReplicas(AddressBook(settings.apis), self._channels, self._forget)
         self._keys = CatalogKeys(self._replicas, self._clock)
@@ -156,7 +161,7 @@ class CoordinatorService:
         )
 
     def _join_commits(self) -> None:
-        self._reader = ReadServicer(self._reads, self._runners.modules_for)
+        self._reader = ReadServicer(self._reads, self._runners.modules_for, self._run_outputs.read)
         self._hub = self._dispatch.watchers = WatchHub(self._reads, self._reader, owned=self._executions.by_id.keys)
         after_commit = AfterCommit(
             executions=self._executions,
@@ -189,11 +194,13 @@ class CoordinatorService:
             public=settings.public,
         )
         sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(RunnerSessionsService(self._registry), self.server)
+        sessions_pb2_grpc.add_RunnerOutputsServicer_to_server(self._run_outputs, self.server)
         reads_pb2_grpc.add_ReadServiceServicer_to_server(self._reader, self.server)
         reads_pb2_grpc.add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)
 
     async def prepare(self) -> None:
         await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
+        await self._blobs.sweep()
 
     def loops(self) -> Loops:
         settings, scale = self._settings, self._settings.lease_scale
@@ -212,6 +219,7 @@ class CoordinatorService:
             ("sessions", lambda: self._holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
             ("partitions", self._keep_partitions),
+            ("retention", Retention(self._delete_outputs, clock=self._clock).run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 
@@ -230,6 +238,10 @@ class CoordinatorService:
             kept_since=functools.partial(kept_since, database),
             tell=self._runners.tell_kept_since,
         )
+
+    async def _delete_outputs(self) -> int:
+        since = self._runners.kept_since
+        return 0 if since is None else await self._blobs.delete_before(since)
 
     async def _hand_back(self) -> None:
         """Returns when the dispatchers know. The sessions drain first, or what goes back would come again at once."""

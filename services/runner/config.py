@@ -32,8 +32,9 @@ class RunnerSettings(ProcessSettings):
     runner_id: str = ""
     # The form is "gpu=true,zone=a". Nodes ask for these with runnerLabels.
     runner_labels: str = ""
-    # The directory for outputs above 256 KiB.
-    output_store: Path = Path(".windlass/outputs")
+    # The directory for outputs above 256 KiB, if this runner shares it with the coordinators. Without it they travel by
+    # way of the coordinators, which suits a runner on another machine.
+    output_store: Path | None = None
     # Networks like "10.1.0.0/16,fd12::/64", which modules may call although their addresses are not public. None by
     # default: whoever may write a workflow would otherwise reach everything that this machine reaches.
     runner_allow_net: str = ""

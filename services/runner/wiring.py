@@ -28,6 +28,7 @@ from services.runner.app.worker import STALLED_TERMS_MAX, Worker
 from services.runner.config import RunnerSettings
 from services.runner.core.egress import Egress
 from services.runner.peers.coordinators import CODEC, CoordinatorSessions
+from services.runner.peers.outputs import CoordinatorOutputs
 from services.runner.store.outputs import DirectoryOutputs
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
 from windlass.sdk import registry
@@ -67,7 +68,8 @@ class RunnerService:
         settings = self._settings
         key = settings.runner_key_file.read_text(encoding="utf-8").strip() if settings.runner_key_file else None
         self._channels = ChannelPool(credential=None, bearer=key, tls=settings.tls, options=RECONNECTS)
-        self._outputs = DirectoryOutputs(settings.output_store)
+        self._addresses = AddressBook(settings.coordinators)
+        self._shared = DirectoryOutputs(settings.output_store) if settings.output_store is not None else None
 
     def _join_coordinators(self) -> None:
         settings = self._settings
@@ -91,10 +93,13 @@ class RunnerService:
         )
 
     def _join_work(self) -> None:
+        outputs = CoordinatorOutputs(
+            self._shared, self._addresses, self._channels, instance_id=lambda: self._holder.instance_id
+        )
         self._worker = Worker(
             registry=registry,
             rendering=self._rendering,
-            outputs=self._outputs,
+            outputs=outputs,
             holder=self._sessions,
             clock=self._clock,
             concurrency=self._settings.runner_concurrency,
@@ -113,12 +118,13 @@ class RunnerService:
         self.server.health.set(SESSIONS, False)
 
     async def prepare(self) -> None:
-        await self._outputs.sweep()
+        if self._shared is not None:
+            await self._shared.sweep()
         log.info("modules are loaded", runner=self.name, modules=len(self._modules))
 
     def loops(self) -> Loops:
         return (
-            ("sessions", lambda: self._holder.run(AddressBook(self._settings.coordinators).changes())),
+            ("sessions", lambda: self._holder.run(self._addresses.changes())),
             ("worker", self._worker.run),
             ("retention", Retention(self._delete_outputs, clock=self._clock).run),
             ("module loop", self._end_when_given_up),
@@ -127,7 +133,7 @@ class RunnerService:
 
     async def _delete_outputs(self) -> int:
         since = self._sessions.outputs_kept_since
-        return 0 if since is None else await self._outputs.delete_before(since)
+        return 0 if since is None or self._shared is None else await self._shared.delete_before(since)
 
     async def _end_when_given_up(self) -> None:
         """The end of this loop ends the process."""

@@ -40,6 +40,7 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "CancelExecution": {"executionId": UNKNOWN_ID},
     "ListEvents": {"executionId": UNKNOWN_ID},
     "GetRun": {"runId": f"{UNKNOWN_ID}.1"},
+    "GetRunOutput": {"runId": f"{UNKNOWN_ID}.1"},
     "GetWorkflow": {"workflow": "ghost"},
     "ListWorkflowVersions": {"workflow": "ghost"},
     "ArchiveWorkflow": {"workflow": "ghost"},
@@ -230,7 +231,11 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "unknown execution": asked("GetExecution", execution_id=UNKNOWN_ID),
         "id that is none": asked("GetExecution", execution_id="' OR 1=1"),
     },
-    ("NOT_FOUND", "RUN_NOT_FOUND"): {"unknown run": asked("GetRun", run_id=f"{UNKNOWN_ID}.1")},
+    ("NOT_FOUND", "RUN_NOT_FOUND"): {
+        "unknown run": asked("GetRun", run_id=f"{UNKNOWN_ID}.1"),
+        "output of an unknown run": asked("GetRunOutput", run_id=f"{UNKNOWN_ID}.1"),
+        "output of what is no run": asked("GetRunOutput", run_id="' OR 1=1"),
+    },
     ("NOT_FOUND", "API_KEY_NOT_FOUND"): {"unknown key": asked("RevokeApiKey", key_id=UNKNOWN_ID)},
     ("NOT_FOUND", "WORKSPACE_NOT_FOUND"): {"foreign workspace": asked("ListApiKeys", workspace="rival")},
     ("INVALID_ARGUMENT", "INVALID_DEFINITION"): {
@@ -267,8 +272,9 @@ async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> 
             told.append((found.code.name, found.reason, found.message))
         assert told[0] == told[1] == ("NOT_FOUND", "EXECUTION_NOT_FOUND", told[0][2])
     run = runs_pb2.GetRunRequest(run_id=f"{world.rival_execution}.1").SerializeToString()
-    assert (await answer(world, "GetRun", run)).reason == "RUN_NOT_FOUND"
-    assert (await answer(world, "GetRun", run, world.rival.metadata)).code is grpc.StatusCode.OK
+    for name in ("GetRun", "GetRunOutput"):
+        assert (await answer(world, name, run)).reason == "RUN_NOT_FOUND"
+        assert (await answer(world, name, run, world.rival.metadata)).code is grpc.StatusCode.OK
 
 
 async def test_all_faults_of_a_definition_come_with_their_paths(world: World) -> None:

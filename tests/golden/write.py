@@ -92,6 +92,14 @@ def _asleep(story: Story) -> None:
     story.wake()
 
 
+def _rendered_elsewhere(story: Story) -> None:
+    story.start(input=b'{"n":7}')
+    story.assign("a", is_rendering=True)
+    story.succeed("a", b'{"config":{},"inputs":{"x":7}}')
+    story.assign("a", instance="i2")
+    story.succeed("a")
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -141,6 +149,7 @@ STORIES = {
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
     ),
+    "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "sleep": Scene(
         {"nodes": [node("s", "sleep@1", config={"duration": "90s"}), node("j", "join@1")], "edges": chain("s", "j")},
         _asleep,

@@ -185,7 +185,7 @@ STRANGERS: Final = [
     ),
     Mutant(
         "size_of_a_stored_output_not_compared",
-        *(_RUNNER, "DirectoryOutputs._get", not_compared("size_bytes")),
+        *(_CHASSIS, "DirectoryBlobs._open", not_compared("size_bytes")),
         "test_an_output_that_is_not_as_large_as_was_said_is_not_read",
     ),
 ]

@@ -177,6 +177,8 @@ class StageRunner(HolderOwner):
         *,
         capacity: int = 100,
         idempotent: Sequence[str] = (),
+        modules: Sequence[str] = ("noop@1", "transform@1", "x.y@1"),
+        wants_rendered: bool = False,
         metadata: Metadata,
         lease_scale: float = SCALE,
     ) -> None:
@@ -193,8 +195,9 @@ class StageRunner(HolderOwner):
                 name,
                 capacity=capacity,
                 labels={"zone": "a"},
-                modules=("noop@1", "transform@1", "x.y@1"),
+                modules=modules,
                 idempotent_modules=idempotent,
+                wants_rendered=wants_rendered,
             ),
             timing=RUN.scaled(lease_scale),
             codec=runner_hop.CODEC,
@@ -303,6 +306,7 @@ class Stage:
             dispatchers=self.address,
             apis=self.address,
             drain_seconds=5.0,
+            output_store=self.directory / "outputs",
         )
         service = await started("coordinator", settings, CoordinatorService)
         self.coordinators.append(service)
@@ -311,24 +315,13 @@ class Stage:
         return service.address, fresh[0]
 
     async def runner(
-        self,
-        address: str,
-        name: str = "runner-0",
-        *,
-        capacity: int = 100,
-        idempotent: Sequence[str] = (),
-        key: str = RUNNER_KEY,
+        self, address: str, name: str = "runner-0", *, capacity: int = 100, key: str = RUNNER_KEY, **more: Any
     ) -> StageRunner:
         """Start a runner with this key, or with "" as the service that a certificate names."""
         own = ServiceCredential.from_file(self.secret, "runner").metadata
         metadata = (("authorization", f"Bearer {key}"),) if key else own
         runner = StageRunner(
-            name,
-            self.channel,
-            capacity=capacity,
-            idempotent=idempotent,
-            metadata=metadata,
-            lease_scale=self.lease_scale,
+            name, self.channel, capacity=capacity, metadata=metadata, lease_scale=self.lease_scale, **more
         )
         self.holders.append(runner.holder)
         runner.attach(address)

@@ -100,6 +100,8 @@ class Bench:
 
 # A UUIDv7 of August 2026.
 EXECUTION_ID = "019fcef6-0c00-7000-8000-000000000000"
+INPUT = b'{"id": 7}'
+RUN_LEASE = (f"{EXECUTION_ID}.1", 2)
 
 
 def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:
@@ -115,7 +117,7 @@ def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:
         "config": b"{}",
         "inputs": b"{}",
         "has_templates": False,
-        "execution_input": b'{"id": 7}',
+        "execution_input": INPUT,
         "state": b"{}",
         "outputs": {},
         "timeout_seconds": 0.0,

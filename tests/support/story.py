@@ -142,11 +142,12 @@ class Story:
         command: Any = {"epoch": 1, "holder": "c1", "origin": Origin(**asked)} | more
         return self.when(Start(**command))
 
-    def assign(self, *ids: str, instance: str = "i1", is_idempotent: bool = False) -> Any:
+    def assign(self, *ids: str, instance: str = "i1", is_idempotent: bool = False, is_rendering: bool = False) -> Any:
         """Lease the ready works of these nodes, or all that are ready."""
         works = [self.work(id) for id in ids] or list(self.execution.ready)
         runner = f"runner of {instance}"
-        return self.when(Assign([AssignedRun(work, instance, runner, is_idempotent=is_idempotent) for work in works]))
+        more: Any = {"is_idempotent": is_idempotent, "is_rendering": is_rendering}
+        return self.when(Assign([AssignedRun(work, instance, runner, **more) for work in works]))
 
     def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Any:
         run = self.run(id)

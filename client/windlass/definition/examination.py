@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.definition import json_values, modules, templates
+from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.durations import parse_duration
 from windlass.definition.faults import Fault, Faults
 from windlass.definition.graph import ancestors, cycles
@@ -48,6 +49,11 @@ class Verdict:
     references: dict[str, list[str] | None] = field(default_factory=dict)
     # Modules that are not built in, each with its warning for the case that no runner announces it.
     own_modules: list[tuple[str, Fault]] = field(default_factory=list)
+    # Built-in modules that runners do, each with its warning for the case that no connected runner does it.
+    built_in_modules: list[tuple[str, Fault]] = field(default_factory=list)
+    # Templates, each with a module that a runner which renders has to do, and the warning for the case that none is
+    # connected.
+    rendered: list[tuple[str, Fault]] = field(default_factory=list)
     name: str = ""
     canonical: bytes = b""
 
@@ -73,7 +79,8 @@ def examine_parsed(parsed: Parsed, schemas: SchemaJudge = schema_fault) -> Verdi
     faults = [*parsed.faults, *sifted.faults, *rest][:FAULTS_MAX]
     placed = [_placed(fault, sifted.value, parsed.line_of) for fault in faults]
     verdict.faults = sorted(placed, key=lambda fault: fault.line)
-    verdict.own_modules = [(own, _placed(each, sifted.value, parsed.line_of)) for own, each in verdict.own_modules]
+    for warnings in (verdict.own_modules, verdict.built_in_modules, verdict.rendered):
+        warnings[:] = [(module, _placed(each, sifted.value, parsed.line_of)) for module, each in warnings]
     return verdict
 
 
@@ -94,9 +101,18 @@ def too_large(how: str = "") -> Fault:
     return Fault("", "TOO_LARGE", f"{how}at most {DEFINITION_BYTES_MAX} bytes")
 
 
-def warnings_of(verdict: Verdict, announced: Collection[str]) -> list[Fault]:
-    """Modules that are neither built in nor announced by a runner. They are accepted, but their work waits."""
-    return [warning for module, warning in verdict.own_modules if module not in announced]
+def warnings_of(verdict: Verdict, announced: Collection[str], rendering: Collection[str] = ()) -> list[Fault]:
+    """Modules that no connected runner does, and templates that none renders. They are accepted, but their work waits.
+
+    `rendering`: the announced modules of the runners that render. While no runner is connected, nothing is said of
+    built-in modules and of templates: all of them wait, as in a stack that is just starting.
+    """
+    warnings = [warning for module, warning in verdict.own_modules if module not in announced]
+    if announced:
+        warnings += [warning for module, warning in verdict.built_in_modules if module not in announced]
+    if announced and modules.RENDERER not in rendering:
+        warnings += [warning for module, warning in verdict.rendered if module not in rendering]
+    return warnings
 
 
 def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:
@@ -169,6 +185,10 @@ class _Examination:
         if isinstance(module, str) and "@" in module and modules.is_own(module):
             message = f"{module} is not built in: its work waits until a runner announces it"
             self.verdict.own_modules.append((module, Fault(f"{path}.module", "MODULE_NOT_BUILT_IN", message)))
+        if isinstance(module, str) and module in CONFIG_SCHEMAS and module not in modules.CONTROL_MODULES:
+            message = f"no connected runner does {module}: its work waits until one announces it"
+            warning = Fault(f"{path}.module", "MODULE_NOT_ANNOUNCED", message)
+            self.verdict.built_in_modules.append((module, warning))
         if isinstance(identity, str) and (first := self._numbers.setdefault(identity, place)) != place:
             self._tell(Fault(f"{path}.id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
 
@@ -205,25 +225,35 @@ class _Examination:
         parser = templates.TemplateParser()
         before = ancestors(len(self._nodes), self._edges)
         for identity, place in self._numbers.items():
-            texts = _texts_of_node(self._nodes[place], f"nodes[{place}]")
-            self._examine_texts(texts, identity, before[place], parser)
+            node, path = self._nodes[place], f"nodes[{place}]"
+            if self._examine_texts(_texts_of_node(node, path), identity, before[place], parser):
+                module = str(node.get("module"))
+                self._warn_of_templates(path, modules.RENDERER if module in modules.CONTROL_MODULES else module)
         output = templates.texts_of(self._document.get("output"), "output")
         texts = (each for each in output if templates.is_template(each[0]))
         self._examine_texts(texts, OUTPUT, (1 << len(self._nodes)) - 1, parser)
+        if "output" in self._document:
+            self._warn_of_templates("output", modules.RENDERER)
+
+    def _warn_of_templates(self, path: str, module: str) -> None:
+        message = f"no connected runner renders its templates: it waits until one that does {modules.RENDERER} is there"
+        self.verdict.rendered.append((module, Fault(path, "NOT_RENDERED", message)))
 
     def _examine_texts(
         self, texts: Iterable[tuple[str, str]], reader: str, before: int, parser: templates.TemplateParser
-    ) -> None:
-        """`reader` has these templates. `before`: the nodes that they may read, as bits."""
+    ) -> bool:
+        """`reader` has these templates. `before`: the nodes that they may read, as bits. False: there are none."""
         seen: set[str | None] = set()
+        where = ""
         for text, where in texts:
             if len(self.verdict.faults) >= FAULTS_MAX:
-                return
+                return True
             for reference in parser.references(text, where, self._tell):
                 seen.add(reference.node)
                 self._tell_all(self._reference_faults(reference, before))
         if seen:
             self.verdict.references[reader] = None if None in seen else sorted(name for name in seen if name)
+        return bool(where)
 
     def _reference_faults(self, reference: templates.Reference, before: int) -> Iterator[Fault]:
         if reference.node is None:

@@ -14,6 +14,11 @@ from windlass.definition.templates import is_template
 
 # The format has these modules, but this version of the engine cannot carry them out, so they are refused.
 UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "sub_workflow@1", "for_each@1"})
+# The modules that the engine carries out without a runner.
+CONTROL_MODULES: Final = frozenset({"join@1", "sleep@1"})
+# A runner that does this module renders templates for control nodes, for outputs of workflows, and for runners that do
+# not render.
+RENDERER: Final = "transform@1"
 NAME_CHARACTERS_MAX: Final = 128
 
 _NAME: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)(?:@([1-9][0-9]{0,5}))?")

@@ -8,7 +8,7 @@ Hazard: a record holds no key and no secret, except `VersionRecord.effect_secret
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -262,6 +262,14 @@ class ExecutionQueue(Protocol):
         ...
 
 
+class AnnouncedModules(NamedTuple):
+    """The modules that connected runners do. Empty: there is none, or nobody could be asked."""
+
+    modules: Collection[str] = ()
+    # Those of them that a runner does which renders templates.
+    rendering: Collection[str] = ()
+
+
 class ExecutionReads(Protocol):
     """Any coordinator."""
 
@@ -273,7 +281,7 @@ class ExecutionReads(Protocol):
         self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0
     ) -> Sequence[EventView]: ...
 
-    async def modules(self, workspace: str) -> Sequence[str]:
+    async def modules(self, workspace: str) -> AnnouncedModules:
         """Return the modules that runners have announced for this workspace."""
         ...
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from services.api.app.ports import FINAL, EventView, ExecutionQuery, ExecutionView
+import grpc
+
+from services.api.app.ports import FINAL, AnnouncedModules, EventView, ExecutionQuery, ExecutionView
 from services.api.peers.replicas import Replicas, parts
-from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
@@ -56,14 +58,32 @@ class CoordinatorReads:
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetRun, request)
         return response.run if response.HasField("run") else None
 
+    async def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]:
+        """Another coordinator is asked as long as nothing has come."""
+        request = pb.ReadRunOutputRequest(run_id=run_id, workspace=workspace)
+        for address in self._peers.addresses:
+            has_begun = False
+            try:
+                async for response in ReadServiceStub(self._peers.channel(address)).ReadRunOutput(request):
+                    has_begun = True
+                    yield response.data
+            except grpc.aio.AioRpcError as failure:
+                remote = remote_error(failure)
+                if not has_begun and remote.may_retry:
+                    continue
+                raise remote.refusal() from None
+            return
+        raise DependencyUnavailable(self._peers.name)
+
     async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[EventView]:
         request = pb.ListEventsRequest(execution_id=execution_id, after_seq=after_seq, as_of_seq=as_of_seq, limit=limit)
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListEvents, request)
         return [event_of(record) for record in response.events]
 
-    async def modules(self, workspace: str) -> Sequence[str]:
+    async def modules(self, workspace: str) -> AnnouncedModules:
         request = pb.ListModulesRequest(workspace=workspace)
-        return (await self._peers.call(lambda channel: ReadServiceStub(channel).ListModules, request)).modules
+        found = await self._peers.call(lambda channel: ReadServiceStub(channel).ListModules, request)
+        return AnnouncedModules(found.modules, found.rendering)
 
 
 def execution_of(record: pb.ExecutionRecord) -> ExecutionView:

@@ -20,6 +20,8 @@ SYSTEM: Final = system().receiving(SMALL_BYTES_MAX)
 OWN_KEYS: Final = (members("ADMIN") | system()).receiving(SMALL_BYTES_MAX)
 # The longest wait of a start, and time to answer.
 WAIT_SECONDS_MAX: Final = 3_600.0 + 30.0
+# 64 MiB at 2 Mbit/s.
+OUTPUT_SECONDS_MAX: Final = 300.0
 
 _WORKFLOWS: Final = "/windlass.api.v1.WorkflowService"
 _EXECUTIONS: Final = "/windlass.api.v1.ExecutionService"
@@ -45,6 +47,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/ListEvents": READ,
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,
+    f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
     f"{_WORKSPACES}/CreateWorkspace": SYSTEM,
     f"{_WORKSPACES}/GetWorkspace": SYSTEM,
     f"{_WORKSPACES}/ListWorkspaces": SYSTEM,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from services.api.app import refusals
@@ -23,6 +24,8 @@ class RunReads(Protocol):
     async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse: ...
 
     async def run(self, run_id: str) -> reads_pb2.RunRecord | None: ...
+
+    def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]: ...
 
 
 class RunServicer(runs_pb2_grpc.RunServiceServicer):
@@ -55,6 +58,14 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         if record is None or record.workspace != caller().workspace:
             raise refusals.run_not_found(request.run_id)
         return holding(pb.GetRunResponse, run=translate.run(record))
+
+    async def GetRunOutput(
+        self, request: pb.GetRunOutputRequest, context: RpcCall
+    ) -> AsyncIterator[pb.GetRunOutputResponse]:
+        if not _is_run_id(request.run_id):
+            raise refusals.run_not_found(request.run_id)
+        async for data in self._reads.run_output(request.run_id, caller().workspace):
+            yield pb.GetRunOutputResponse(data=data)
 
 
 def _is_run_id(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -13,7 +13,7 @@ import orjson
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
 from services.api.app.checking.children import Checkers
-from services.api.app.ports import ExecutionReads, NewVersion, Workflows
+from services.api.app.ports import AnnouncedModules, ExecutionReads, NewVersion, Workflows
 from services.api.app.startables import Startables
 from services.api.rpc import translate
 from services.api.rpc.pages import Page
@@ -126,13 +126,13 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         return translate.workflow(record)
 
     async def _warnings(self, verdict: Verdict) -> list[resources_pb2.Fault]:
-        announced: Collection[str] = ()
-        if verdict.own_modules:
+        announced = AnnouncedModules()
+        if verdict.own_modules or verdict.built_in_modules or verdict.rendered:
             # Only warnings depend on the answer, so an unavailable coordinator does not refuse a definition.
             with contextlib.suppress(DependencyUnavailable, TimeoutError, Refusal):
                 async with asyncio.timeout(ANNOUNCED_SECONDS):
                     announced = await self._reads.modules(caller().workspace)
-        return [translate.fault(warning) for warning in warnings_of(verdict, announced)]
+        return [translate.fault(warning) for warning in warnings_of(verdict, *announced)]
 
     async def _examine(self, request: DefinitionRequest) -> tuple[Verdict, str, Format]:
         """The verdict, and the text to store."""

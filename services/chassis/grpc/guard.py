@@ -40,7 +40,7 @@ log = logger(__name__)
 RpcCall: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = Callable[[Any, RpcCall], Coroutine[Any, Any, Any]]
 # Reads the next message of a call, or EOF.
-Read: TypeAlias = Callable[[RpcCall], Coroutine[Any, Any, Any]]
+ReadRequest: TypeAlias = Callable[[RpcCall], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
 # The key of a call that may take longer than this is checked again while it lasts.
 LONG_SECONDS: Final = 30.0
@@ -182,7 +182,7 @@ class Guard:
 
         return call
 
-    def _reader(self, method: str, rule: Rule) -> Read:
+    def _reader(self, method: str, rule: Rule) -> ReadRequest:
         if rule.is_open:
             return self._read_open(method)
 
@@ -194,7 +194,7 @@ class Guard:
 
         return read
 
-    def _read_open(self, method: str) -> Read:
+    def _read_open(self, method: str) -> ReadRequest:
         async def read(context: RpcCall) -> Any:
             return await self._open_requests.read(context, method, address_of(context))
 
@@ -285,7 +285,7 @@ def _bytes_max(rule: Rule, server_bytes_max: int) -> int:
     return server_bytes_max if rule.bytes_max is None else min(server_bytes_max, rule.bytes_max)
 
 
-def _work_on_stream(behaviour: Any, read: Read | None) -> Handler:
+def _work_on_stream(behaviour: Any, read: ReadRequest | None) -> Handler:
     """Runs a handler that reads its requests itself. With `read` they are read here, and it gets an iterator."""
     answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
     if read is None:
@@ -301,7 +301,7 @@ def _work_on_stream(behaviour: Any, read: Read | None) -> Handler:
     return work
 
 
-def _work(behaviour: Any, decoded: Callable[[bytes], Any], read: Read, long_calls: LongCalls | None) -> Handler:
+def _work(behaviour: Any, decoded: Callable[[bytes], Any], read: ReadRequest, long_calls: LongCalls | None) -> Handler:
     """Reads the single request, and runs the handler."""
     answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
 

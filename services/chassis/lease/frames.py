@@ -87,6 +87,8 @@ class Attach:
     modules: Sequence[str] = ()
     # The modules whose work may be done twice. They are in `modules` too.
     idempotent_modules: Sequence[str] = ()
+    # The holder is granted work whose templates are rendered.
+    wants_rendered: bool = False
 
 
 @dataclass(slots=True, frozen=True)

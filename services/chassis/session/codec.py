@@ -195,6 +195,7 @@ def _write_attach(attach: Attach, message: pb.Attach) -> None:
     message.labels.update(attach.labels)
     message.modules.extend(attach.modules)
     message.idempotent_modules.extend(attach.idempotent_modules)
+    message.wants_rendered = attach.wants_rendered
 
 
 def _read_attach(message: pb.Attach) -> Attach:
@@ -207,6 +208,7 @@ def _read_attach(message: pb.Attach) -> Attach:
         labels=dict(message.labels),
         modules=tuple(message.modules),
         idempotent_modules=tuple(message.idempotent_modules),
+        wants_rendered=message.wants_rendered,
     )
 
 

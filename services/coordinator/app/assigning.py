@@ -21,9 +21,9 @@ from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.runner_scope import Requirement
-from services.coordinator.core.definition import Node
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import Instant
+from windlass.definition.modules import RENDERER
 
 # Works of one execution that are assigned before the next execution is served.
 _SHARE: Final = 64
@@ -40,6 +40,8 @@ class Assignment(NamedTuple):
     session: ServerSession
     # The time at which the execution began to wait for such a runner.
     since: Instant
+    # The runner only renders the work, for one that does not render.
+    is_rendering: bool = False
 
 
 _NONE: Final[Set[Work]] = frozenset()
@@ -77,10 +79,10 @@ class Assigner:
         assert execution is not None
         workspace = execution.origin.workspace
         if len(execution.ready) == 1:
-            needs = _needs(next(iter(execution.ready)).node)
+            needs = _needs(next(iter(execution.ready)))
             self._enter(Requirement(workspace, *needs), owned, now, is_following)
             return
-        for needs in {_needs(work.node) for work in execution.ready}:
+        for needs in {_needs(work) for work in execution.ready}:
             self._enter(Requirement(workspace, *needs), owned, now, is_following)
 
     def _enter(self, requirement: Requirement, owned: OwnedExecution, now: Instant, is_following: bool) -> None:
@@ -112,13 +114,26 @@ class Assigner:
         """Returns the executions that wait on, and how many works were assigned."""
         queue = self._queues.get(requirement) or OrderedDict()
         following = self._following.get(requirement) or OrderedDict()
-        places = _places([each for each in self._runners.with_credit() if each.data.fits(requirement)])
+        free = self._runners.with_credit()
+        fitting = [each for each in free if each.data.fits(requirement)]
+        is_rendering = not fitting and self._needs_renderer(requirement)
+        if is_rendering:
+            renderer = Requirement(requirement.workspace, RENDERER, (), is_templated=True)
+            fitting = [each for each in free if each.data.fits(renderer)]
+        places = _places(fitting)
         has_waited = bool(queue) and now - next(iter(queue.values())) > _PATIENCE
         before = left
         for each in (queue, following) if has_waited else (following, queue):
-            left = _serve(each, requirement, places, given, left)
+            left = _serve(each, requirement, places, given, left, is_rendering=is_rendering)
         queue.update(following)
         return queue, before - left
+
+    def _needs_renderer(self, requirement: Requirement) -> bool:
+        """A runner that does not render could do the work if it had no templates."""
+        if not requirement.is_templated:
+            return False
+        plain = requirement._replace(is_templated=False)
+        return any(each.data.wants_rendered and each.data.fits(plain) for each in self._runners.sessions)
 
 
 def _serve(
@@ -127,6 +142,8 @@ def _serve(
     places: Iterator[ServerSession],
     given: dict[OwnedExecution, list[Assignment]],
     left: int,
+    *,
+    is_rendering: bool,
 ) -> int:
     while queue and left > 0:
         owned, since = next(iter(queue.items()))
@@ -135,7 +152,7 @@ def _serve(
         room = min(_SHARE, left)
         works = _wanting(owned, requirement, taken, room + 1)
         share = works[:room]
-        got = [Assignment(work, session, since) for work, session in zip(share, places, strict=False)]
+        got = [Assignment(work, session, since, is_rendering) for work, session in zip(share, places, strict=False)]
         if got:
             left -= len(got)
             given.setdefault(owned, []).extend(got)
@@ -150,18 +167,18 @@ def _serve(
 def _wanting(owned: OwnedExecution, requirement: Requirement, taken: Set[Work], limit: int) -> list[Work]:
     if owned.is_dropped or owned.execution is None:
         return []
-    _, module, labels = requirement
+    needs = requirement[1:]
     wanting: list[Work] = []
     for work in owned.execution.ready:
-        if work.node.runner_module == module and work.node.runner_labels == labels and work not in taken:
+        if _needs(work) == needs and work not in taken:
             wanting.append(work)
             if len(wanting) == limit:
                 break
     return wanting
 
 
-def _needs(node: Node) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return node.runner_module, node.runner_labels
+def _needs(work: Work) -> tuple[str, tuple[tuple[str, str], ...], bool]:
+    return work.node.runner_module, work.node.runner_labels, work.is_templated
 
 
 def _places(sessions: list[ServerSession]) -> Iterator[ServerSession]:

@@ -108,12 +108,13 @@ class PendingAppend:
                 session.attach.holder,
                 run_context(trace, run_number).header() if trace else "",
                 work.node.runner_module in session.data.idempotent_modules,
+                is_rendering,
             )
-            for run_number, (work, session, _) in enumerate(given, number + 1)
+            for run_number, (work, session, _, is_rendering) in enumerate(given, number + 1)
         ]
         if self.apply(Assign(grants), now) is not None:
             return False
-        for run_number, (_, session, since) in enumerate(given, number + 1):
+        for run_number, (_, session, since, _) in enumerate(given, number + 1):
             self.places[run_number], self.ready_times[run_number] = session, since
             if not self.execution.runs[run_number - 1].instance_id:
                 self.has_failed_some = True
@@ -134,7 +135,7 @@ class PendingAppend:
                 else:
                     moved.append(run_change(execution, run))
                 continue
-            key = effect_keys.of(execution.execution_id, run) if run.attempt else ""
+            key = "" if run.is_rendering else effect_keys.of(execution.execution_id, run)
             self.effect_keys[number] = key
             if is_plain_lease(run):
                 leased.append((*run_lease(execution, run), key))

@@ -10,7 +10,7 @@ from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution
-from services.coordinator.core.values import Instant
+from services.coordinator.core.values import Instant, Value
 
 
 class JournalCodec(Protocol):
@@ -90,6 +90,15 @@ class RunStanding(NamedTuple):
     is_live: bool
     # It ended without a word of its runner.
     is_taken_back: bool
+
+
+class RunOutput(NamedTuple):
+    """The output of a run, as its row has it."""
+
+    workspace: str
+    state: str
+    # None: the run has none.
+    output: Value | None
 
 
 # Names a run: its execution and its number.

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Attach
 from services.coordinator.core.controls import CONTROLS
-from windlass.definition.config_schemas import CONFIG_SCHEMAS
+from windlass.definition.config_schemas import CONFIG_SCHEMAS, RAW_MEMBERS
 
 # The modules of a runner that names none: the built-in ones, except those that the coordinator carries out itself.
 DEFAULT_MODULES: Final = frozenset(CONFIG_SCHEMAS).difference(CONTROLS)
@@ -23,18 +23,24 @@ class Requirement(NamedTuple):
     workspace: str
     module: str
     labels: tuple[tuple[str, str], ...]
+    # It has templates, which the runner has to render.
+    is_templated: bool = False
 
 
 class RunnerScope:
     """The runs that a runner may be granted, in a form that is quick to compare."""
 
-    __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "workspace")
+    __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "wants_rendered", "workspace")
 
     def __init__(self, attach: Attach, identity: Identity) -> None:
         # "": the runner attached without a key.
         self.key_id = identity.name if identity.kind is CallerKind.RUNNER else ""
         self.workspace = identity.workspace
+        self.wants_rendered = attach.wants_rendered
         self.modules = frozenset(attach.modules) or DEFAULT_MODULES
+        if self.wants_rendered:
+            # They evaluate their config themselves, as templates are rendered.
+            self.modules -= RAW_MEMBERS.keys()
         # The runner says that these are idempotent.
         self.idempotent_modules = frozenset(attach.idempotent_modules)
         self.labels = frozenset(attach.labels.items())
@@ -46,5 +52,6 @@ class RunnerScope:
         return (
             requirement.module in self.modules
             and self.serves(requirement.workspace)
+            and not (requirement.is_templated and self.wants_rendered)
             and self.labels.issuperset(requirement.labels)
         )

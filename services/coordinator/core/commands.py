@@ -54,6 +54,8 @@ class AssignedRun:
     traceparent: str = ""
     # The runner says that its module may be run twice.
     is_idempotent: bool = False
+    # It is to render only: the runner that does the work cannot.
+    is_rendering: bool = False
 
 
 @dataclass(slots=True)

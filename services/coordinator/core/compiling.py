@@ -11,11 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from services.coordinator.core.controls import CONTROLS
-from services.coordinator.core.definition import OUTPUT_NODE, RENDERER, Definition, Edge, JoinRule, Node, When
+from services.coordinator.core.definition import OUTPUT_NODE, Definition, Edge, JoinRule, Node, When
 from services.coordinator.core.retry import RetryOverrides
 from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
 from windlass.definition.config_schemas import RAW_MEMBERS
 from windlass.definition.durations import parse_duration
+from windlass.definition.modules import RENDERER
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 from services.coordinator.core.retry import RetryOverrides
 from services.coordinator.core.values import Span, WorkKey
+from windlass.definition.modules import RENDERER
 
 # The node that renders the workflow's `output`. No user's node can have this id.
 OUTPUT_NODE = "$output"
-# The module that renders templates: every runner has it, and its output is its rendered inputs.
-RENDERER = "transform@1"
 
 
 class When(IntEnum):

@@ -51,7 +51,8 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     match event:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
-            return (GrantRun(run, seen_outputs(execution, run.work.node)),) if run.instance_id else ()
+            outputs = seen_outputs(execution, run.work.node) if run.work.is_templated else []
+            return (GrantRun(run, outputs),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
@@ -72,6 +73,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.RunCancelled()
             | ev.LateReportRejected()
             | ev.ControlRendered()
+            | ev.WorkRendered()
             | ev.BackoffEnded()
             | ev.WaitStarted()
             | ev.WaitEnded()
@@ -98,8 +100,8 @@ def why_to_stop(execution: Execution, run: Run) -> str:
     """Why the runner has to stop this run, if it has not heard so yet; "" if it may go on."""
     if run.is_taken_back:
         return LEASE_ENDED
-    is_stopping = execution.stop is not None and run.number in execution.live
-    return execution.stop.outcome.value if is_stopping and execution.stop is not None else ""
+    stop = execution.stop
+    return stop.outcome.value if stop is not None and run.number in execution.live else ""
 
 
 def parking(execution: Execution, now: Instant) -> Instant | None:

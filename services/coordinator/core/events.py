@@ -122,6 +122,7 @@ class RunLeased(RunEvent):
     Without an instance no runner can be given the work, and its failure follows in the same append.
     """
 
+    # 0: the runner only renders for another one.
     attempt: int
     instance_id: str
     runner: str
@@ -171,6 +172,18 @@ class ControlRendered(RunEvent):
     config: bytes
     start_time: Instant
     end_time: Instant
+
+
+@dataclass(slots=True)
+class WorkRendered(RunEvent):
+    """A runner rendered the inputs and the config of work, for a runner that does not render. The work is ready again,
+    and the run was no attempt."""
+
+    # A JSON object with the members "config" and "inputs".
+    rendered: Value
+    start_time: Instant
+    end_time: Instant
+    then: Consequences
 
 
 @dataclass(slots=True)
@@ -310,5 +323,5 @@ class ExecutionFinished:
 _OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
-_OfWork: TypeAlias = ControlRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
+_OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
 Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork

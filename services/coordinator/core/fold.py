@@ -58,6 +58,8 @@ def apply(execution: Execution, event: ev.Event) -> None:
             _run_progressed(execution, event)
         case ev.ControlRendered():
             _control_rendered(execution, event)
+        case ev.WorkRendered():
+            _work_rendered(execution, event)
         case ev.RunFailed():
             _run_failed(execution, event)
         case ev.RunLost():
@@ -136,10 +138,12 @@ def _run_leased(execution: Execution, event: ev.RunLeased) -> None:
     work = execution.work[event.key]
     del execution.ready[work]
     work.state = _LIVE
-    work.attempts = event.attempt
+    if event.attempt:
+        work.attempts = event.attempt
     if not work.first_time:
         work.first_time = event.time
     run = _new_run(execution, work, event, _LEASED)
+    run.attempt = event.attempt
     run.instance_id = event.instance_id
     run.runner = event.runner
     run.is_idempotent = event.is_idempotent
@@ -194,6 +198,16 @@ def _control_rendered(execution: Execution, event: ev.ControlRendered) -> None:
     _begin(execution, run.work)
 
 
+def _work_rendered(execution: Execution, event: ev.WorkRendered) -> None:
+    run = _ended_run(execution, event)
+    run.is_answered = True
+    run.state = _SUCCESS
+    run.start_time = event.start_time
+    run.end_time = event.end_time
+    run.output = run.work.rendered = event.rendered
+    _release_targets(execution, event.then)
+
+
 def _run_failed(execution: Execution, event: ev.RunFailed) -> None:
     run = _ended_run(execution, event)
     work = run.work
@@ -208,7 +222,7 @@ def _run_failed(execution: Execution, event: ev.RunFailed) -> None:
     run.error = event.error
     run.fingerprint = event.fingerprint
     run.retry_time = event.retry_time
-    work.may_have_run_before = True
+    work.may_have_run_before |= not run.is_rendering
     work.failures += event.is_charged
     if event.reason is None:
         execution.retries += 1
@@ -226,10 +240,10 @@ def _run_lost(execution: Execution, event: ev.RunLost) -> None:
     run.error = event.error
     run.fingerprint = event.fingerprint
     run.state = RunState.DLQ if event.reason is FailureReason.POISON else RunState.FAILED
-    work.may_have_run_before = True
+    work.may_have_run_before |= not run.is_rendering
     if event.is_spared:
         work.was_spared = True
-    elif run.instance_id not in work.dead_instances:
+    elif not run.is_rendering and run.instance_id not in work.dead_instances:
         work.dead_instances += (run.instance_id,)
     if event.reason is None:
         _release_targets(execution, event.then)
@@ -242,7 +256,7 @@ def _run_released(execution: Execution, event: ev.RunReleased) -> None:
     run.is_answered = event.is_reported
     run.state = RunState.CANCELLED
     run.end_time = event.time
-    if event.may_have_begun:
+    if event.may_have_begun and not run.is_rendering:
         run.work.may_have_run_before = True
     run.work.state = WorkState.CANCELLED
     _release_targets(execution, event.then)

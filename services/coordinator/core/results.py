@@ -73,6 +73,14 @@ def json_fault(text: bytes) -> str:
     return "" if is_flat or _depth(value) <= DEPTH_MAX else f"the output is nested deeper than {DEPTH_MAX}"
 
 
+def is_rendering(value: Value) -> bool:
+    """The value has the members that a renderer returns. A value that is kept outside is read by its runner alone."""
+    if isinstance(value, OutputRef):
+        return True
+    found = orjson.loads(value)
+    return isinstance(found, dict) and all(isinstance(found.get(name), dict) for name in ("config", "inputs"))
+
+
 def _depth(value: Any) -> int:
     level, depth = [value], 0
     while level := [each for each in level if isinstance(each, dict | list)]:

@@ -90,7 +90,14 @@ class Work:
     cursor: bytes = b""
     # The config of a control node as a runner rendered it.
     config: bytes = b""
+    # The inputs and the config as a runner rendered them for one that does not render.
+    rendered: Value | None = None
     output: Value | None = None
+
+    @property
+    def is_templated(self) -> bool:
+        """Whoever is given it has to render templates."""
+        return self.node.has_templates and self.rendered is None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -100,7 +107,7 @@ class Run:
     number: int
     work: Work
     state: RunState
-    # 0: the work was skipped.
+    # 0: the work was skipped, or the runner only renders it for another one.
     attempt: int
     create_time: Instant
     # The sequence number of the event that made the run.
@@ -129,6 +136,11 @@ class Run:
     # Its holder's report was accepted: the same report again is a repeat, not a late one.
     is_answered: bool = False
     is_late_noted: bool = False
+
+    @property
+    def is_rendering(self) -> bool:
+        """The runner only renders, which has no effect and is no attempt."""
+        return not self.attempt
 
     @property
     def is_taken_back(self) -> bool:

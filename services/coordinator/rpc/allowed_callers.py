@@ -9,17 +9,23 @@ from services.chassis.identity.callers import Rule, runners, services
 from services.chassis.lease.frames import HEARD_ITEMS_MAX
 
 _READS: Final = "/windlass.coordinator.v1.ReadService"
+_OUTPUTS: Final = "/windlass.coordinator.v1.RunnerOutputs"
+# 64 MiB at 2 Mbit/s.
+_TRANSFER_SECONDS: Final = 300.0
 
 RULES: Final[Mapping[str, Rule]] = {
     # Runners with a RUNNER key from anywhere, or the stack's own runners with a certificate.
     "/windlass.coordinator.v1.RunnerSessions/Session": (runners() | services("runner"))
     .within(None)
     .holding(HEARD_ITEMS_MAX),
+    f"{_OUTPUTS}/UploadOutput": (runners() | services("runner")).within(_TRANSFER_SECONDS),
+    f"{_OUTPUTS}/DownloadOutput": (runners() | services("runner")).within(_TRANSFER_SECONDS),
     "/windlass.coordinator.v1.WatchService/Watch": services("api").within(None),
     f"{_READS}/GetExecutions": services("api"),
     f"{_READS}/ListExecutions": services("api"),
     f"{_READS}/ListRuns": services("api"),
     f"{_READS}/GetRun": services("api"),
+    f"{_READS}/ReadRunOutput": services("api").within(_TRANSFER_SECONDS),
     f"{_READS}/ListEvents": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

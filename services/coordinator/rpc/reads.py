@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
@@ -33,9 +33,15 @@ class Reads(Protocol):
 
 
 class ReadServicer(ReadServiceServicer):
-    def __init__(self, reads: Reads, modules: Callable[[str], Iterable[str]]) -> None:
+    def __init__(
+        self,
+        reads: Reads,
+        modules: Callable[[str], tuple[Iterable[str], Iterable[str]]],
+        run_output: Callable[[str, str], AsyncIterator[bytes]],
+    ) -> None:
         self._reads = reads
         self._modules = modules
+        self._run_output = run_output
 
     async def GetExecutions(self, request: pb.GetExecutionsRequest, context: Any) -> pb.GetExecutionsResponse:
         if len(request.execution_ids) > _IDS_MAX:
@@ -54,7 +60,8 @@ class ReadServicer(ReadServiceServicer):
         return pb.ListExecutionsResponse(executions=[execution_record(row) for row in rows])
 
     async def ListModules(self, request: pb.ListModulesRequest, context: Any) -> pb.ListModulesResponse:
-        return pb.ListModulesResponse(modules=sorted(self._modules(request.workspace)))
+        modules, rendering = self._modules(request.workspace)
+        return pb.ListModulesResponse(modules=sorted(modules), rendering=sorted(rendering))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         after_execution, after_number = split_run_id(request.after_run_id)
@@ -78,6 +85,12 @@ class ReadServicer(ReadServiceServicer):
         found = await self._reads.runs(None, after=after, node="", state="", limit=1, may_cut=False)
         records = [run_record(row) for row in found.rows if row["number"] == number]
         return pb.GetRunResponse(run=records[0] if records else None)
+
+    async def ReadRunOutput(
+        self, request: pb.ReadRunOutputRequest, context: Any
+    ) -> AsyncIterator[pb.ReadRunOutputResponse]:
+        async for part in self._run_output(request.run_id, request.workspace):
+            yield pb.ReadRunOutputResponse(data=part)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Any) -> pb.ListEventsResponse:
         if not is_execution_id(request.execution_id):

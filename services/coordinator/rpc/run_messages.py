@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+import orjson
 
 from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.chassis.lease.frames import NAME_MAX, Grant, Report
@@ -21,7 +23,7 @@ from services.coordinator.core.commands import (
 from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, fault_of, is_cursor, release_reason
 from services.coordinator.core.run_ids import run_id, split_run_id
-from services.coordinator.core.state import Execution
+from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
@@ -33,6 +35,21 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
 }
 
 
+# What a grant refers to because it is too large to go along: the execution's input, and the output of one of its runs.
+# The key of the input is the id of no node.
+INPUT_KEY: Final = "$input"
+_RUN_KEY: Final = "runs/"
+# A grant has at most 4 MiB: everything but the data that templates see takes part of it, and so do the references.
+_DATA_BYTES_MAX: Final = 1024 * 1024
+_GRANT_BYTES_MAX: Final = 3 * 1024 * 1024
+
+
+def run_of_key(key: str) -> int:
+    """The number of the run whose output the key names; 0: it names something else."""
+    number = key.removeprefix(_RUN_KEY)
+    return int(number) if number != key and number.isascii() and number.isdigit() and len(number) < 10 else 0
+
+
 def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
     run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
@@ -40,24 +57,65 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) ->
     message.workspace, message.workflow = execution.origin.workspace, execution.origin.workflow
     message.node, message.module = node.id, node.runner_module
     message.iteration, message.generation, message.attempt = work.key.iteration, work.key.generation, run.attempt
-    message.config, message.inputs, message.cursor = node.config, node.runner_inputs, work.cursor
-    message.has_templates, message.render_only = node.has_templates, node.is_control
+    message.cursor, message.has_templates = work.cursor, work.is_templated
+    message.render_only, message.render_all = node.is_control, run.is_rendering
+    _put_documents(message, work)
     message.effect_key, message.traceparent = key, run.traceparent
     message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
-    if node.has_templates:
+    if work.is_templated:
         # Only templates read these.
-        message.execution_input, message.state = execution.origin.input, execution.definition.initial_state
-        for name, value in effect.outputs:
-            fill_output(message.outputs[name], value)
-    if node.timeout:
+        message.state = execution.definition.initial_state
+        _put_data(message, execution, effect.outputs)
+    if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)
     if execution.deadline:
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
         put_micros(message.execution_left, max(0, execution.deadline - now))
     return Grant(lease_id, run.epoch, message)
+
+
+def _put_documents(message: pb.RunGrant, work: Work) -> None:
+    """Config and inputs, as a runner has rendered them or as they are in the definition."""
+    rendered = work.rendered
+    if isinstance(rendered, OutputRef):
+        fill_ref(message.rendered, rendered)
+    elif rendered is not None:
+        documents = orjson.loads(rendered)
+        message.config, message.inputs = orjson.dumps(documents["config"]), orjson.dumps(documents["inputs"])
+    else:
+        message.config, message.inputs = work.node.config, work.node.runner_inputs
+
+
+def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:
+    """The input and the outputs. The largest are left to be fetched if all of them would make the grant too large."""
+    input_ = execution.origin.input
+    sizes = {name: len(value) for name, value in outputs if isinstance(value, bytes)} | {INPUT_KEY: len(input_)}
+    left_out = _left_out(message, sizes)
+    if INPUT_KEY in left_out:
+        fill_ref(message.execution_input_ref, OutputRef(INPUT_KEY, "", len(input_)))
+    else:
+        message.execution_input = input_
+    for name, value in outputs:
+        run = execution.current[name].run
+        if name in left_out and run is not None:
+            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{run.number}", "", sizes[name]))
+        else:
+            fill_output(message.outputs[name], value)
+
+
+def _left_out(message: pb.RunGrant, sizes: Mapping[str, int]) -> set[str]:
+    left_out: set[str] = set()
+    if (total := sum(sizes.values())) > _DATA_BYTES_MAX:
+        room = max(0, _GRANT_BYTES_MAX - message.ByteSize())
+        for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if total <= room:
+                break
+            left_out.add(name)
+            total -= sizes[name]
+    return left_out
 
 
 def received_report(report: Report, instance_id: str) -> ReceivedReport:
@@ -161,6 +219,10 @@ def value_of(output: pb.Output) -> Value:
 
 def fill_output(message: pb.Output, value: Value) -> None:
     if isinstance(value, OutputRef):
-        message.ref.key, message.ref.sha256, message.ref.size_bytes = (value.key, value.sha256, value.size_bytes)
+        fill_ref(message.ref, value)
     else:
         message.json = value
+
+
+def fill_ref(message: pb.OutputRef, ref: OutputRef) -> None:
+    message.key, message.sha256, message.size_bytes = ref.key, ref.sha256, ref.size_bytes

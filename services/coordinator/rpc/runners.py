@@ -51,24 +51,26 @@ class SessionRunners:
         self._executions = executions
         self._dead_runners = dead_runners
         self._standings = standings
-        self._kept_since: datetime | None = None
+        # No execution that was created before this time has rows. None: it is not known yet.
+        self.kept_since: datetime | None = None
 
     def tell_kept_since(self, since: datetime) -> None:
         """No execution that was created before this time has rows."""
-        self._kept_since = since
+        self.kept_since = since
         for session in self.registry.sessions:
             self._tell(session)
 
     def _tell(self, session: ServerSession) -> None:
-        if self._kept_since is not None:
+        if self.kept_since is not None:
             kept = pb.OutputsKept()
-            kept.since.FromDatetime(self._kept_since)
+            kept.since.FromDatetime(self.kept_since)
             session.post([kept])
 
-    def modules_for(self, workspace: str) -> set[str]:
-        """The modules of all runners that are attached here and serve this workspace."""
-        scopes = [session.data for session in self.registry.sessions]
-        return {module for scope in scopes if scope.serves(workspace) for module in scope.modules}
+    def modules_for(self, workspace: str) -> tuple[set[str], set[str]]:
+        """The modules of all runners that are attached here and serve this workspace, then of those that render."""
+        scopes = [session.data for session in self.registry.sessions if session.data.serves(workspace)]
+        rendering = {module for scope in scopes if not scope.wants_rendered for module in scope.modules}
+        return rendering.union(*(scope.modules for scope in scopes)), rendering
 
     # ── SessionOwner ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,6 +129,7 @@ class SessionRunners:
         _runners.set(len(self.registry.sessions))
 
     def on_unheard(self, instance_id: str) -> None:
+        log.warning("a runner is out of reach: its idempotent work goes elsewhere", instance_id=instance_id)
         self._executions.runner_lost(instance_id, is_idempotent_only=True)
 
     def on_ended(self, ended: list[EndedInstance]) -> None:

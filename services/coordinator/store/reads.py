@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from services.chassis.postgres.database import Database
-from services.coordinator.app.ports import Row, RunName, RunPage, RunStanding, Standing
+from services.coordinator.app.ports import Row, RunName, RunOutput, RunPage, RunStanding, Standing
 from services.coordinator.core.projection import EXECUTION_COLUMNS
+from services.coordinator.core.values import OutputRef
 from services.coordinator.store.codec import Stored, unseal
 from services.coordinator.store.columns import selected, uuid_array
 from windlass.coordinator.v1.reads_pb2 import ListExecutionsRequest
@@ -37,6 +38,14 @@ _RUN_STANDINGS: Final = """
 SELECT r.execution_id::text, r.number, r.epoch, r.instance_id, r.state IN ('LEASED', 'RUNNING'), r.is_taken_back
 FROM runs r JOIN unnest(%s::uuid[], %s::int4[]) AS asked (execution_id, number) USING (execution_id, number)
 """
+_RUN_OUTPUT: Final = """
+SELECT e.workspace, r.state, r.output, r.output_key, r.output_sha256, r.output_bytes
+FROM runs r JOIN executions e USING (execution_id) WHERE r.execution_id = %s AND r.number = %s
+"""
+_STORED_OUTPUT: Final = """
+SELECT output_key, output_sha256, output_bytes FROM runs WHERE execution_id = %s AND output_key = %s LIMIT 1
+"""
+_INPUT: Final = "SELECT input FROM executions WHERE execution_id = %s"
 # A page of runs ends where its outputs reach this size: half of what a client receives in one message by default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
 # This is for callers that would take a short page for the last one.
@@ -66,6 +75,24 @@ class PostgresReads:
         ids, numbers = zip(*names, strict=True)
         rows = await self._database.fetch(_RUN_STANDINGS, (uuid_array(ids), list(numbers)))
         return {(id_, number): RunStanding(*standing) for id_, number, *standing in rows}
+
+    async def run_output(self, execution_id: str, number: int) -> RunOutput | None:
+        for workspace, state, output, *ref in await self._database.fetch(_RUN_OUTPUT, (execution_id, number)):
+            return RunOutput(workspace, state, OutputRef(*ref) if ref[0] is not None else output)
+        return None
+
+    async def stored_output(self, execution_id: str, key: str) -> OutputRef | None:
+        """The output with this key, if a run of the execution has it."""
+        rows = await self._database.fetch(_STORED_OUTPUT, (execution_id, key))
+        return OutputRef(*rows[0]) if rows else None
+
+    async def input_of(self, execution_id: str) -> bytes | None:
+        rows = await self._database.fetch(_INPUT, (execution_id,))
+        return rows[0][0] if rows else None
+
+    async def workspace_of(self, execution_id: str) -> str | None:
+        standing = (await self.standings([execution_id])).get(execution_id)
+        return None if standing is None else standing.workspace
 
     async def list_executions(self, request: ListExecutionsRequest) -> list[Row]:
         # Imported at the first list: SQLAlchemy costs a second and 17 MB, which many a coordinator never needs.

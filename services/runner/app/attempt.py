@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering, with_parts
 from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
-from services.runner.core.job import AttemptOutcome, Job, OutputMissing, StoredOutput, Succeeded
+from services.runner.core.job import AttemptOutcome, Job, OutputMissing, RunLease, StoredOutput, Succeeded
 from services.runner.core.plain import are_plain_conditions, is_plain_document, weight_of_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError, TransientError
@@ -186,13 +186,24 @@ async def _awaited(function: Callable[..., Awaitable[Any]], *given: Any) -> Succ
     return _encoded(await function(*given))
 
 
-async def stored(outcome: AttemptOutcome, execution_id: str, outputs: Outputs) -> AttemptOutcome:
+async def stored(outcome: AttemptOutcome, outputs: Outputs, lease: RunLease) -> AttemptOutcome:
     """Keep an output that is too large for a report in the store, before anything names it."""
     if isinstance(outcome, Succeeded) and isinstance(outcome.output, bytes) and len(outcome.output) > INLINE_BYTES_MAX:
         if len(outcome.output) > OUTPUT_BYTES_MAX:
             return Failure(FailureClass.PERMANENT, "OUTPUT_TOO_LARGE", f"the output is over {OUTPUT_BYTES_MAX} bytes")
-        return Succeeded(await outputs.put(outcome.output, execution_id), outcome.branch)
+        return Succeeded(await outputs.put(outcome.output, lease), outcome.branch)
     return outcome
+
+
+async def with_input(job: Job, outputs: Outputs) -> Job:
+    """The job with its execution's input, which a grant leaves out when it would be too large with it."""
+    ref = job.execution_input
+    if isinstance(ref, bytes):
+        return job
+    try:
+        return replace(job, execution_input=await outputs.get(ref))
+    except (OutputMissing, OSError) as missing:
+        raise TransientError(f"the input cannot be read: {missing}", type="OUTPUT_MISSING") from None
 
 
 async def kept_outputs(job: Job, outputs: Outputs) -> dict[str, bytes]:
@@ -235,9 +246,8 @@ def _deadline(job: Job) -> datetime | None:
 
 def _data_bytes(job: Job) -> int:
     """The size of everything that the templates of the job can see."""
-    outputs = job.outputs.values()
-    sizes = [len(value) if isinstance(value, bytes) else value.size_bytes for value in outputs]
-    return len(job.execution_input) + len(job.state) + sum(sizes)
+    data = (job.execution_input, job.state, *job.outputs.values())
+    return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
 def _scope(job: Job) -> dict[str, Any]:
@@ -247,6 +257,7 @@ def _scope(job: Job) -> dict[str, Any]:
 
 def _data(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]:
     """The data that templates see, as JSON by its path."""
+    assert isinstance(job.execution_input, bytes), "the worker has fetched it"
     data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
     for node, value in job.outputs.items():
         data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from services.runner.core.job import Ended, StoredOutput
+from services.runner.core.job import Ended, RunLease, StoredOutput
 
 
 class Holder(Protocol):
@@ -20,6 +20,10 @@ class Holder(Protocol):
 class Outputs(Protocol):
     """Keeps outputs that are too large for a report."""
 
-    async def put(self, value: bytes, execution_id: str) -> StoredOutput: ...
+    async def put(self, value: bytes, lease: RunLease) -> StoredOutput:
+        """Keep the output of this run, which is durable on return. Raises OSError."""
+        ...
 
-    async def get(self, ref: StoredOutput) -> bytes: ...
+    async def get(self, ref: StoredOutput) -> bytes:
+        """Raises OutputMissing."""
+        ...

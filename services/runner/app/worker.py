@@ -43,6 +43,7 @@ from services.runner.app.attempt import (
     read,
     stored,
     task_name,
+    with_input,
 )
 from services.runner.app.module_loop import LOOK_SECONDS, LoopStalled, ModuleLoop
 from services.runner.app.module_threads import ModuleThreads
@@ -78,6 +79,13 @@ TEND_SECONDS = LOOK_SECONDS
 STALLED_TERMS_MAX = 4
 
 _RENDER_ONLY = Module("$render", lambda _ctx, _inputs, config: config, idempotent=True, is_async=False, inline=True)
+_RENDER_ALL = Module(
+    "$render_all",
+    lambda _ctx, inputs, config: {"config": config, "inputs": inputs},
+    idempotent=True,
+    is_async=False,
+    inline=True,
+)
 
 
 @dataclass(slots=True)
@@ -281,7 +289,7 @@ class Worker:
                 self._turn_later()
                 break
             _, job = self._queue.popleft()
-            module = _RENDER_ONLY if job.is_render_only else self._registry.get(job.module)
+            module = self._module_of(job)
             if module is None:
                 self._reports.released(job, "UNKNOWN_MODULE")
             elif module.is_async and self._is_stalled:
@@ -294,6 +302,11 @@ class Worker:
             now = self._clock.monotonic()
             self._window.finished(now, begun_inline)
             self._want(now)
+
+    def _module_of(self, job: Job) -> Module | None:
+        if job.is_render_only or job.is_render_all:
+            return _RENDER_ALL if job.is_render_all else _RENDER_ONLY
+        return self._registry.get(job.module)
 
     def _turn_later(self) -> None:
         if not self._has_turn:
@@ -349,6 +362,7 @@ class Worker:
         span = span_of(job)
         attempt: Attempt | None = None
         try:
+            job = going.job = await with_input(job, self._outputs)
             kept = await kept_outputs(job, self._outputs)
             reading = reading or read(job, module)
             header = span.header() if span else ""
@@ -386,7 +400,7 @@ class Worker:
     ) -> None:
         """Move a large output to the store, and end the run."""
         try:
-            outcome = await stored(outcome, going.job.execution_id, self._outputs)
+            outcome = await stored(outcome, self._outputs, going.job.lease)
         except OSError as error:
             outcome = failure_of(TransientError(f"the output cannot be kept: {error.strerror}", type="OUTPUT_STORE"))
         except BaseException as error:
@@ -414,5 +428,5 @@ class Worker:
 
 
 def _has_kept(job: Job) -> bool:
-    """True when the job reads an output that has to be fetched from the store."""
-    return any(isinstance(value, StoredOutput) for value in job.outputs.values())
+    """True when the job reads something that has to be fetched."""
+    return any(isinstance(value, StoredOutput) for value in (job.execution_input, *job.outputs.values()))

@@ -7,14 +7,25 @@ from dataclasses import dataclass
 
 from services.runner.core.failures import Failure
 
+# The id and the epoch of a run.
+RunLease = tuple[str, int]
+
+
+def execution_of(lease: RunLease) -> str:
+    """The id of the execution, with which the id of the run begins."""
+    return lease[0].partition(".")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """Names a value that is in the store, because it is too large for a report."""
+    """Names a value that is kept elsewhere, because it is too large for a report or a grant."""
 
     key: str
+    # Empty when it is not known.
     sha256: str
     size_bytes: int
+    # The run whose grant named the value. Coordinators give it to the holder of that run.
+    lease: RunLease | None = None
 
 
 class OutputMissing(Exception):
@@ -39,18 +50,24 @@ class Job:
     config: bytes
     inputs: bytes
     has_templates: bool
-    execution_input: bytes
+    execution_input: NodeOutput
     state: bytes
     outputs: Mapping[str, NodeOutput]
     # 0 when there is none.
     timeout_seconds: float
     effect_key: str
     may_have_run_before: bool
+    # Only the config, or inputs and config both, are rendered and returned.
     is_render_only: bool
     traceparent: str
     cursor: bytes
     # The deadline of the execution by this runner's clock, in ns since the epoch; 0 when there is none.
     deadline_ns: int = 0
+    is_render_all: bool = False
+
+    @property
+    def lease(self) -> RunLease:
+        return self.run_id, self.epoch
 
 
 @dataclass(frozen=True, slots=True)

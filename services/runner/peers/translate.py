@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.runner.core.failures import Failure
-from services.runner.core.job import Ended, Job, News, NodeOutput, Released, Stopped, StoredOutput, Succeeded
+from services.runner.core.job import Ended, Job, News, NodeOutput, Released, RunLease, Stopped, StoredOutput, Succeeded
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.types.v1 import session_pb2
 
@@ -12,7 +12,8 @@ _BILLION = 1_000_000_000
 
 def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
     """The job of a grant. What is left of its execution's time counts from `now_ns`."""
-    timeout = grant.timeout
+    timeout, lease = grant.timeout, (grant.lease.lease_id, grant.lease.epoch)
+    has_input = not grant.HasField("execution_input_ref")
     return Job(
         run_id=grant.lease.lease_id,
         epoch=grant.lease.epoch,
@@ -25,13 +26,14 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         config=grant.config,
         inputs=grant.inputs,
         has_templates=grant.has_templates,
-        execution_input=grant.execution_input,
+        execution_input=grant.execution_input if has_input else _stored(grant.execution_input_ref, lease),
         state=grant.state,
-        outputs={node: _value_of(output) for node, output in grant.outputs.items()} if grant.outputs else {},
+        outputs={node: _value_of(output, lease) for node, output in grant.outputs.items()} if grant.outputs else {},
         timeout_seconds=timeout.seconds + timeout.nanos / _BILLION,
         effect_key=grant.effect_key,
         may_have_run_before=grant.may_have_run_before,
         is_render_only=grant.render_only,
+        is_render_all=grant.render_all,
         traceparent=grant.traceparent,
         cursor=grant.cursor,
         deadline_ns=now_ns + grant.execution_left.ToNanoseconds() if grant.HasField("execution_left") else 0,
@@ -72,10 +74,12 @@ def progress_of(news: News) -> pb.RunProgress:
     return progress
 
 
-def _value_of(output: pb.Output) -> NodeOutput:
-    if output.WhichOneof("value") == "ref":
-        return StoredOutput(output.ref.key, output.ref.sha256, output.ref.size_bytes)
-    return output.json
+def _value_of(output: pb.Output, lease: RunLease) -> NodeOutput:
+    return _stored(output.ref, lease) if output.WhichOneof("value") == "ref" else output.json
+
+
+def _stored(ref: pb.OutputRef, lease: RunLease) -> StoredOutput:
+    return StoredOutput(ref.key, ref.sha256, ref.size_bytes, lease)
 
 
 def _set_output(output: pb.Output, value: NodeOutput) -> None:

@@ -128,6 +128,9 @@ class ScriptedCoordinator:
     async def GetRun(self, request: Any, context: Any) -> reads_pb2.GetRunResponse:
         return reads_pb2.GetRunResponse()
 
+    async def ReadRunOutput(self, request: Any, context: Any) -> AsyncIterator[reads_pb2.ReadRunOutputResponse]:
+        yield reads_pb2.ReadRunOutputResponse(data=b"{}")
+
 
 class World:
     def __init__(self, api: RunningApi, peers: list[ScriptedDispatcher], coordinator: ScriptedCoordinator) -> None:

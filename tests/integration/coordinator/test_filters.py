@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import psycopg
@@ -84,7 +84,9 @@ def asked_for(text: str, **more: Any) -> pb.ListExecutionsRequest:
 
 
 async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
-    found = await ReadServicer(reads, lambda workspace: ()).ListExecutions(asked_for(text, **more), None)
+    found = await ReadServicer(reads, lambda workspace: ((), ()), cast("Any", None)).ListExecutions(
+        asked_for(text, **more), None
+    )
     return [each.execution.id for each in found.executions]
 
 
@@ -182,7 +184,7 @@ async def test_what_is_not_understood_is_refused(reads: PostgresReads, name: str
     request = pb.ListExecutionsRequest(workspace="team", conditions=[condition])
     with pytest.raises(ConditionUnknown):
         execution_list(request)
-    servicer = ReadServicer(reads, lambda workspace: ())
+    servicer = ReadServicer(reads, lambda workspace: ((), ()), cast("Any", None))
     with pytest.raises(Refusal) as refused:
         await servicer.ListExecutions(request, None)
     assert refused.value.reason == "INVALID_REQUEST"

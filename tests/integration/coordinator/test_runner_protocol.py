@@ -177,3 +177,27 @@ async def test_stream_that_breaks_for_two_seconds_costs_nobody_their_work(
                 runner.answer(grant, {})
             await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     assert (len(runner.grants), other.grants, runner.edges) == (2, [], ["resumed"])
+
+
+async def test_runner_that_comes_back_later_has_lost_only_what_may_be_done_twice(
+    database: DatabaseOfTests, tmp_path: Path
+) -> None:
+    nodes = [{"id": "a", "module": "noop@1", "idempotent": True}, {"id": "b", "module": "x.y@1"}]
+    async with stage(database.url("coordinator"), tmp_path, lease_scale=0.5) as on_stage:
+        address, session = await on_stage.coordinator()
+        async with cable(address) as link:
+            runner = await on_stage.runner(link.address)
+            order = await going(on_stage, runner, session, nodes=nodes)
+            await eventually(lambda: len(runner.grants) == 2)
+            other = await on_stage.runner(address, "other")
+            link.cut()
+            await eventually(lambda: other.grants)
+            link.mend()
+            await eventually(lambda: runner.revoked)
+            (kept,) = (grant for grant in runner.grants if grant.node == "b")
+            runner.answer(kept, {})
+            await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    (lost,) = (grant.lease for grant in runner.grants if grant.node == "a")
+    assert [tuple(each)[:3] for each in runner.revoked] == [(lost.lease_id, lost.epoch, "LEASE_ENDED")]
+    assert [grant.node for grant in other.grants] == ["a"]
+    assert set(runner.edges) <= {"fenced", "resumed"}, "its instance lives"

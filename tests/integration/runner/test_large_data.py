@@ -15,7 +15,7 @@ from services.runner.app.rendering.__main__ import VALUES_MAX
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import StoredOutput, Succeeded
 from services.runner.core.plain import PARSED_BYTES_MAX
-from tests.support.runner_bench import EXECUTION_ID, Bench, a_job
+from tests.support.runner_bench import INPUT, RUN_LEASE, Bench, a_job
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -34,14 +34,14 @@ def text_of(size_bytes: int) -> bytes:
 
 
 # The input and the state of the job count too.
-FITS = PARSED_BYTES_MAX - len(a_job().execution_input) - len(a_job().state)
+FITS = PARSED_BYTES_MAX - len(INPUT) - len(a_job().state)
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("excess", [0, 1])
 async def test_data_over_the_limit_is_parsed_in_the_child(bench: Bench, is_stored: bool, excess: int) -> None:
     data = text_of(FITS + excess)
-    value = await bench.outputs.put(data, EXECUTION_ID) if is_stored else data
+    value = await bench.outputs.put(data, RUN_LEASE) if is_stored else data
     condition = {"expression": "nodes.up.output | length > 5"}
     conditions = a_job("condition@1", 1, config=condition, outputs={"up": value})
     assert await bench.outcome(conditions) == Succeeded(b'{"result":true}', "true")
@@ -57,8 +57,8 @@ async def test_a_node_that_reads_none_of_much_data_needs_no_child(bench: Bench) 
 
 
 async def test_stored_outputs_are_loaded_up_to_a_total(bench: Bench) -> None:
-    half = await bench.outputs.put(text_of(LOADED_BYTES_MAX // 2), EXECUTION_ID)
-    rest = await bench.outputs.put(text_of(LOADED_BYTES_MAX // 2 + 1), EXECUTION_ID)
+    half = await bench.outputs.put(text_of(LOADED_BYTES_MAX // 2), RUN_LEASE)
+    rest = await bench.outputs.put(text_of(LOADED_BYTES_MAX // 2 + 1), RUN_LEASE)
     found = await bench.outcome(reading("{{ nodes.b.output | length }}", a=half, b=half))
     assert found == Succeeded(b'{"read":%d}' % (LOADED_BYTES_MAX // 2 - 2))
     found = await bench.outcome(reading("{{ nodes.a.output | length }}", a=half, b=rest))
@@ -69,7 +69,7 @@ async def test_stored_outputs_are_loaded_up_to_a_total(bench: Bench) -> None:
 
 async def test_a_reference_that_understates_its_size_gets_around_no_limit(bench: Bench) -> None:
     """Its runner may have been anybody's."""
-    stored = await bench.outputs.put(text_of(PARSED_BYTES_MAX * 2), EXECUTION_ID)
+    stored = await bench.outputs.put(text_of(PARSED_BYTES_MAX * 2), RUN_LEASE)
     found = await bench.outcome(reading("{{ nodes.up.output }}", up=StoredOutput(stored.key, stored.sha256, 0)))
     assert isinstance(found, Failure), found
     assert found.type == "OUTPUT_MISSING"
@@ -79,7 +79,7 @@ async def test_a_reference_that_understates_its_size_gets_around_no_limit(bench:
 @pytest.mark.parametrize(("count", "is_good"), [(VALUES_MAX - 1, True), (VALUES_MAX, False)])
 async def test_what_a_module_gets_has_at_most_so_many_values(bench: Bench, count: int, is_good: bool) -> None:
     """This process has to parse it, and each value takes many times its bytes."""
-    stored = await bench.outputs.put(b"[" + b",".join([b"[]"] * count) + b"]", EXECUTION_ID)
+    stored = await bench.outputs.put(b"[" + b",".join([b"[]"] * count) + b"]", RUN_LEASE)
     found = await bench.outcome(reading("{{ nodes.up.output }}", up=stored))
     if is_good:
         assert isinstance(found, Succeeded), found

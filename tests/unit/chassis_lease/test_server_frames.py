@@ -286,6 +286,7 @@ def test_beats_keep_the_set_of_held_leases():
     assert session.holds("b", 2)
     assert not session.holds("b", 1)
     assert session.holds("c", 3)
+    assert session.held == [Lease("b", 2), Lease("c", 3)]
     session.renewed(3)
     frame = some(session.take_frame())
     assert not some(frame.beat).wants_full

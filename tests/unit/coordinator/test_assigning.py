@@ -1,6 +1,7 @@
 """Ready work is assigned to runners."""
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Attach
@@ -20,9 +21,9 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 class Session:
     """A session that has only the runner's scope and credit."""
 
-    def __init__(self, name: str, credit: int) -> None:
+    def __init__(self, name: str, credit: int, **more: Any) -> None:
         self.instance_id = name
-        self.attach = Attach(holder=name, instance_id=name, capacity=credit)
+        self.attach = Attach(holder=name, instance_id=name, capacity=credit, **more)
         self.data = RunnerScope(self.attach, Identity(CallerKind.RUNNER, "k", "", ""))
         self.credit = credit
 
@@ -52,8 +53,10 @@ def assigner_of(fleet: Fleet, *executions: OwnedExecution) -> Assigner:
     return made
 
 
-def owned(name: str, width: int, workspace: str = "w", module: str = "noop@1") -> OwnedExecution:
-    nodes = [{"id": f"n{number}", "module": module} for number in range(width)]
+def owned(
+    name: str, width: int, workspace: str = "w", module: str = "noop@1", inputs: Mapping[str, str] | None = None
+) -> OwnedExecution:
+    nodes = [{"id": f"n{number}", "module": module, "inputs": inputs or {}} for number in range(width)]
     execution = Execution(name, compile_definition({"name": "w", "nodes": nodes, "edges": []}))
     handle(execution, Start(1, "c", Origin(workspace, "w", 1, "v1", create_time=1)), 1)
     return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"), execution=execution)
@@ -127,3 +130,52 @@ def test_but_not_before_one_who_has_waited_for_long() -> None:
     assert set(assigner.give(6_000_002)) == {waiting}
     session.credit = 1
     assert set(assigner.give(6_000_003)) == {following}
+
+
+TEMPLATED = {"x": "{{ input.n }}"}
+
+
+def given_to(assigner: Assigner, mine: OwnedExecution) -> list[tuple[str, bool]]:
+    """The runner of each assigned work, and whether it only renders."""
+    return [(each.session.instance_id, each.is_rendering) for each in assigner.give(2).get(mine, ())]
+
+
+def test_work_with_templates_is_rendered_for_a_runner_that_cannot() -> None:
+    foreign = Session("foreign", 5, modules=("x.y@1",), wants_rendered=True)
+    mine = owned("e1", 2, module="x.y@1", inputs=TEMPLATED)
+    waiting = assigner_of(Fleet(foreign), mine)
+    assert given_to(waiting, mine) == [], "nobody renders yet"
+    assert foreign.credit == 5
+    assigner = assigner_of(Fleet(foreign, Session("ours", 5)), mine)
+    assert given_to(assigner, mine) == [("ours", True)] * 2
+
+
+def test_plain_or_rendered_work_goes_to_the_runner_that_does_not_render() -> None:
+    foreign = Session("foreign", 5, modules=("x.y@1",), wants_rendered=True)
+    plain, rendered = owned("e1", 1, module="x.y@1"), owned("e2", 1, module="x.y@1", inputs=TEMPLATED)
+    assert rendered.execution is not None
+    next(iter(rendered.execution.ready)).rendered = b'{"config":{},"inputs":{"x":1}}'
+    assigner = assigner_of(Fleet(foreign, Session("ours", 5)), plain, rendered)
+    given = assigner.give(2)
+    assert [[(each.session.instance_id, each.is_rendering) for each in given[one]] for one in (plain, rendered)] == [
+        [("foreign", False)],
+        [("foreign", False)],
+    ]
+
+
+def test_runner_that_renders_does_the_work_itself() -> None:
+    foreign = Session("foreign", 5, modules=("x.y@1",), wants_rendered=True)
+    own = Session("own", 1, modules=("x.y@1", "transform@1"))
+    mine = owned("e1", 1, module="x.y@1", inputs=TEMPLATED)
+    assert given_to(assigner_of(Fleet(foreign, own), mine), mine) == [("own", False)]
+
+
+def test_work_that_no_runner_could_do_is_not_rendered() -> None:
+    mine = owned("e1", 1, module="x.y@1", inputs=TEMPLATED)
+    other = Session("other", 5, modules=("z.z@1",), wants_rendered=True)
+    assert given_to(assigner_of(Fleet(other, Session("ours", 5)), mine), mine) == []
+
+
+def test_module_that_evaluates_its_config_is_not_for_a_runner_that_does_not_render() -> None:
+    foreign = Session("foreign", 5, modules=("condition@1", "noop@1"), wants_rendered=True)
+    assert foreign.data.modules == {"noop@1"}

@@ -5,7 +5,8 @@ from typing import cast
 import pytest
 
 from services.coordinator.core.commands import ReportProgress
-from services.coordinator.rpc.run_messages import run_grant
+from services.coordinator.core.values import OutputRef
+from services.coordinator.rpc.run_messages import run_grant, run_of_key
 from tests.support.story import BEGIN, SECOND, Story, edge, node, started
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
@@ -70,3 +71,65 @@ def test_the_renderer_of_a_control_node_is_granted_its_config_as_inputs() -> Non
     grant, template = granted(story), b'{"duration":"{{ input.wait }}"}'
     assert (grant.render_only, grant.module, grant.config) == (True, "transform@1", template)
     assert (grant.inputs, grant.execution_input) == (template, b'{"wait":"7s"}')
+
+
+def test_grant_to_a_renderer_and_the_one_after_it() -> None:
+    story = Story([node("a", config={"c": "{{ input.n }}"}, inputs={"x": "{{ input.n }}"}, timeout="5s")])
+    story.start(input=b'{"n":7}')
+    story.assign("a", is_rendering=True)
+    first = granted(story)
+    assert (first.render_all, first.has_templates, first.attempt, first.execution_input) == (True, True, 0, b'{"n":7}')
+    assert not first.HasField("timeout")
+    story.succeed("a", b'{"config":{"c":7},"inputs":{"x":7}}')
+    story.assign("a")
+    second = granted(story)
+    assert (second.render_all, second.has_templates, second.attempt, second.execution_input) == (False, False, 1, b"")
+    assert (second.config, second.inputs, second.timeout.ToSeconds()) == (b'{"c":7}', b'{"x":7}', 5)
+
+
+def test_large_rendered_documents_go_by_reference() -> None:
+    story = Story([node("a", inputs={"x": "{{ input.n }}"})])
+    story.start(input=b'{"n":7}')
+    story.assign("a", is_rendering=True)
+    story.succeed("a", OutputRef("ab/cd.json", "ab" * 32, 300_000))
+    story.assign("a")
+    grant = granted(story)
+    assert (grant.config, grant.inputs, grant.rendered.key, grant.rendered.size_bytes) == (
+        b"",
+        b"",
+        "ab/cd.json",
+        300_000,
+    )
+
+
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("input_bytes", "outputs", "is_input_here", "outputs_here"),
+    [(100, 3, True, 3), (3 * MEBIBYTE, 0, False, 0), (MEBIBYTE, 20, False, 8), (100, 120, True, 8)],
+)
+def test_grant_leaves_the_largest_data_to_be_fetched_and_has_less_than_four_mebibytes(
+    input_bytes: int, outputs: int, is_input_here: bool, outputs_here: int
+) -> None:
+    sources = [node(f"n{number}") for number in range(outputs)]
+    sum_ = node("sum", "transform@1", config={"x": "y" * 900_000}, inputs={"x": "{{ nodes|length }}"})
+    story = Story([*sources, sum_], [edge(each["id"], "sum") for each in sources])
+    story.start(input=b'"' + b"x" * input_bytes + b'"')
+    for number in range(outputs):
+        story.assign(f"n{number}")
+        story.succeed(f"n{number}", b'"' + b"y" * (256 * 1024 - 2 - number) + b'"')
+    story.assign("sum")
+    grant = granted(story)
+    assert grant.ByteSize() < 3.5 * MEBIBYTE
+    assert grant.HasField("execution_input_ref") is not is_input_here
+    here = {name for name, output in grant.outputs.items() if output.HasField("json")}
+    assert here == {f"n{number}" for number in range(outputs - outputs_here, outputs)}, "the smallest go along"
+    for name in grant.outputs.keys() - here:
+        run = story.execution.runs[run_of_key(grant.outputs[name].ref.key) - 1]
+        assert (run.work.node.id, len(run.output)) == (name, grant.outputs[name].ref.size_bytes)
+
+
+@pytest.mark.parametrize("key", ["", "runs/", "runs/x", "runs/-1", "runs/1234567890", "ab/cd.json", "$input"])
+def test_key_of_something_else_names_no_run(key: str) -> None:
+    assert run_of_key(key) == 0

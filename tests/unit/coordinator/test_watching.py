@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -54,7 +54,7 @@ class Tables:
 
 
 def hub_of(tables: Any) -> WatchHub:
-    reader = ReadServicer(tables, lambda _: ())
+    reader = ReadServicer(tables, lambda _: ((), ()), cast("Any", None))
     return WatchHub(tables, reader, owned=lambda: ())
 
 
@@ -115,7 +115,7 @@ async def test_a_watch_that_breaks_says_so() -> None:
             raise RuntimeError("a bug of ours")
 
     tables: Any = Tables()
-    broken = Broken(tables, ReadServicer(tables, lambda _: ()), owned=lambda: ())
+    broken = Broken(tables, ReadServicer(tables, lambda _: ((), ()), cast("Any", None)), owned=lambda: ())
     with pytest.raises(RuntimeError, match="a bug of ours"):
         await WatchServicer(broken).Watch(None, Call(SUBSCRIBES))
 

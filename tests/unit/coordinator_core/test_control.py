@@ -11,6 +11,11 @@ from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant, FailureReason, OutputRef
 from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, events, fields, names, node, the_event
+from windlass.definition.modules import CONTROL_MODULES
+
+
+def test_the_definition_language_knows_every_control_node():
+    assert set(CONTROLS) == CONTROL_MODULES
 
 
 def test_a_join_passes_at_once():

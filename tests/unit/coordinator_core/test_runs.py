@@ -269,7 +269,7 @@ def test_a_late_report_is_refused_after_regrant_and_recorded_once():
     assert (final.events, final.refusal.reason) == ([], RefusalReason.EXECUTION_FINAL)
 
 
-def test_a_report_under_another_epoch_is_refused_for_it():
+def test_a_report_under_another_epoch_is_late():
     story = begun()
     assert story.when(ReportSuccess(1, 99, b"{}")).refusal.reason is RefusalReason.EPOCH_STALE
     assert story.run("a").state.value == "LEASED"

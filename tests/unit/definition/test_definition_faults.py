@@ -12,11 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.definition import templates
+from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.examination import examine, warnings_of
 from windlass.definition.faults import Fault
 from windlass.definition.json_values import sift
 from windlass.definition.limits import FAULTS_MAX
+from windlass.definition.modules import CONTROL_MODULES
 from windlass.definition.templates import TemplateParser
+
+BUILT_IN = set(CONFIG_SCHEMAS) - CONTROL_MODULES
+NAP = {"id": "nap", "module": "sleep@1", "config": {"duration": "{{ input.wait }}"}}
 
 
 def faults(document: Any) -> set[tuple[str, str]]:
@@ -74,9 +79,33 @@ def test_good_definition_has_no_faults_and_one_canonical_form() -> None:
 
 def test_own_module_is_accepted_with_a_warning_while_no_runner_announces_it() -> None:
     verdict = examine(good())
-    (warning,) = warnings_of(verdict, {"noop@1", "billing.charge@1"})
+    (warning,) = warnings_of(verdict, {*BUILT_IN, "billing.charge@1"}, BUILT_IN)
     assert (warning.path, warning.reason) == ("nodes[1].module", "MODULE_NOT_BUILT_IN")
-    assert warnings_of(verdict, {"billing.charge@2"}) == []
+    assert warnings_of(verdict, {*BUILT_IN, "billing.charge@2"}, BUILT_IN) == []
+    assert [each.reason for each in warnings_of(verdict, ())] == ["MODULE_NOT_BUILT_IN"], "nobody is connected yet"
+
+
+def test_work_that_waits_for_a_module_or_a_renderer_is_warned_of() -> None:
+    verdict = examine({**good(), "nodes": [*good()["nodes"], NAP]})
+    foreign = {"http.request@1", "noop@1", "condition@1", "billing.charge@2"}
+    assert told(warnings_of(verdict, foreign - {"noop@1"}, foreign)) == {
+        ("nodes[2].module", "MODULE_NOT_ANNOUNCED"),
+        ("nodes[6]", "NOT_RENDERED"),
+        ("output", "NOT_RENDERED"),
+    }
+    waiting = {f"nodes[{place}]" for place in (0, 1, 4, 6)} | {"output"}
+    assert told(warnings_of(verdict, foreign)) == {(path, "NOT_RENDERED") for path in waiting}
+    assert warnings_of(verdict, {*foreign, "transform@1"}, {"transform@1"}) == []
+
+
+def test_plain_definition_needs_no_renderer() -> None:
+    nap = {"id": "s", "module": "sleep@1", "config": {"duration": "1s"}}
+    nodes = [{"id": "a", "module": "x.y@1", "inputs": {"x": 1}}, nap]
+    assert warnings_of(examine({"name": "plain", "nodes": nodes, "edges": []}), {"x.y@1"}) == []
+
+
+def told(warnings: list[Fault]) -> set[tuple[str, str]]:
+    return {(each.path, each.reason) for each in warnings}
 
 
 def test_long_text_with_many_short_expressions_is_good() -> None:

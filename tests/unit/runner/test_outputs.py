@@ -16,7 +16,7 @@ from services.chassis.process.clock import SystemClock
 from services.runner.core.job import OutputMissing, StoredOutput
 from services.runner.peers.coordinators import CoordinatorSessions
 from services.runner.store.outputs import DirectoryOutputs
-from tests.support.runner_bench import EXECUTION_ID
+from tests.support.runner_bench import RUN_LEASE
 from windlass.coordinator.v1.sessions_pb2 import OutputsKept
 
 
@@ -28,7 +28,7 @@ async def test_equal_outputs_are_kept_at_once(tmp_path: Path) -> None:
     outputs = DirectoryOutputs(tmp_path)
     for number in range(10):
         value = b"%d" % number + b"x" * 1_000_000
-        refs = await asyncio.gather(*(outputs.put(value, EXECUTION_ID) for _ in range(4)))
+        refs = await asyncio.gather(*(outputs.put(value, RUN_LEASE) for _ in range(4)))
         assert len(set(refs)) == 1
         assert await outputs.get(refs[0]) == value
     assert len(files_in(tmp_path)) == 10
@@ -43,14 +43,14 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 async def test_an_output_that_is_there_is_made_durable_all_the_same(tmp_path: Path, synced: list[Path]) -> None:
-    await DirectoryOutputs(tmp_path).put(b"value", EXECUTION_ID)
+    await DirectoryOutputs(tmp_path).put(b"value", RUN_LEASE)
     synced.clear()
     outputs = DirectoryOutputs(tmp_path)
-    ref = await outputs.put(b"value", EXECUTION_ID)
+    ref = await outputs.put(b"value", RUN_LEASE)
     folder = (tmp_path / ref.key).parent
     assert synced == [tmp_path.parent, tmp_path, folder], "another process may not have come as far"
     synced.clear()
-    await outputs.put(b"value", EXECUTION_ID)
+    await outputs.put(b"value", RUN_LEASE)
     assert synced == [folder], "this one has"
 
 
@@ -59,7 +59,7 @@ async def test_a_store_that_is_made_anew_is_made_durable_anew(tmp_path: Path, sy
     outputs = DirectoryOutputs(directory)
     for _ in range(2):
         synced.clear()
-        ref = await outputs.put(b"value", EXECUTION_ID)
+        ref = await outputs.put(b"value", RUN_LEASE)
         folder = (directory / ref.key).parent
         assert synced[:2] == [tmp_path, directory]
         assert synced[-1] == folder
@@ -79,7 +79,7 @@ async def test_what_is_above_the_store_may_be_closed_to_a_runner(
 
     monkeypatch.setattr(os, "open", open_below)
     outputs = DirectoryOutputs(directory)
-    ref = await outputs.put(b"value", EXECUTION_ID)
+    ref = await outputs.put(b"value", RUN_LEASE)
     assert await outputs.get(ref) == b"value"
 
 
@@ -93,7 +93,7 @@ async def test_an_output_that_is_not_there_is_missing(tmp_path: Path, key: str) 
 async def test_an_output_that_is_not_as_large_as_was_said_is_not_read(tmp_path: Path, difference: int) -> None:
     """Otherwise the limits for what a node reads would rest on the word of a stranger."""
     outputs = DirectoryOutputs(tmp_path)
-    ref = await outputs.put(b"value", EXECUTION_ID)
+    ref = await outputs.put(b"value", RUN_LEASE)
     with pytest.raises(OutputMissing, match="has 5 bytes"):
         await outputs.get(StoredOutput(ref.key, ref.sha256, ref.size_bytes + difference))
 
@@ -102,7 +102,7 @@ PUTTING = """
 import asyncio, sys
 from pathlib import Path
 from services.runner.store.outputs import DirectoryOutputs
-print(asyncio.run(DirectoryOutputs(Path(sys.argv[1])).put(b"value", sys.argv[2])).key)
+print(asyncio.run(DirectoryOutputs(Path(sys.argv[1])).put(b"value", (sys.argv[2], 2))).key)
 """
 
 
@@ -110,13 +110,13 @@ async def test_what_a_killed_writer_left_is_swept_at_the_next_start(tmp_path: Pa
     outputs = DirectoryOutputs(tmp_path)
     assert await outputs.sweep() == 0, "a store that is not there yet"
     writer = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PUTTING, str(tmp_path), EXECUTION_ID),
-        env={**os.environ, "WINDLASS_CRASH_AT": "runner.output.before"},
+        *(sys.executable, "-c", PUTTING, str(tmp_path), RUN_LEASE[0]),
+        env={**os.environ, "WINDLASS_CRASH_AT": "blob.named.before"},
     )
     assert await writer.wait() == -signal.SIGKILL
     (left,) = files_in(tmp_path)
     assert left.read_bytes() == b"value"
-    ref = await outputs.put(b"another", EXECUTION_ID)
+    ref = await outputs.put(b"another", RUN_LEASE)
     assert await outputs.sweep() == 1
     assert files_in(tmp_path) == [tmp_path / ref.key]
 
@@ -147,22 +147,22 @@ async def test_a_writer_whose_file_is_swept_before_it_is_locked_begins_anew(
         lock(file, how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fcntl, "flock", late_lock)
-    ref = await outputs.put(b"value", EXECUTION_ID)
+    ref = await outputs.put(b"value", RUN_LEASE)
     assert await outputs.get(ref) == b"value"
 
 
 async def test_outputs_of_old_executions_are_deleted_by_month(tmp_path: Path) -> None:
     outputs = DirectoryOutputs(tmp_path)
     later = "01a06c5a-0400-7000-8000-000000000000"  # of September 2026
-    used = await outputs.put(b"used today", EXECUTION_ID)
-    old = [await outputs.put(b"%d" % number, EXECUTION_ID) for number in range(20)]
-    kept = await outputs.put(b"0", later)
+    used = await outputs.put(b"used today", RUN_LEASE)
+    old = [await outputs.put(b"%d" % number, RUN_LEASE) for number in range(20)]
+    kept = await outputs.put(b"0", (f"{later}.1", 2))
     assert {ref.key[:8] for ref in (used, *old)} == {"2026-08-"}
     assert kept.key[:8] == "2026-09-"
     for file in files_in(tmp_path):
         os.utime(file, (0, 0))
     # Stored again: an execution that was queued for long has begun.
-    assert await outputs.put(b"used today", EXECUTION_ID) == used
+    assert await outputs.put(b"used today", RUN_LEASE) == used
     assert await outputs.delete_before(datetime(2026, 8, 31, tzinfo=UTC)) == 0
     assert await outputs.delete_before(datetime(2026, 9, 1, tzinfo=UTC)) == len(old)
     assert await outputs.delete_before(datetime(2026, 9, 1, tzinfo=UTC)) == 0

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from services.runner.app.worker import TEND_SECONDS
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
 from tests.support.probe import until
-from tests.support.runner_bench import EXECUTION_ID, HANGS_SECONDS, STALLED_SECONDS_MAX, Bench, Signal, a_job
+from tests.support.runner_bench import EXECUTION_ID, HANGS_SECONDS, RUN_LEASE, STALLED_SECONDS_MAX, Bench, Signal, a_job
 from windlass.sdk import Context, TransientError
 
 PERMANENT, TIMEOUT, TRANSIENT = FailureClass.PERMANENT, FailureClass.TIMEOUT, FailureClass.TRANSIENT
@@ -49,6 +50,13 @@ def bench(tmp_path: Any) -> Iterator[Bench]:
         (a_job("switch@1", config={"cases": [], "default": "other"}), {"branch": "other"}, "other"),
         (a_job("fail@1", config={"untilAttempt": 2}, attempt=2), {"attempt": 2, "inputs": {}}, ""),
         (a_job("sleep@1", config={"d": "{{ input.id }}"}, has_templates=True, is_render_only=True), {"d": 7}, ""),
+        (
+            a_job(
+                "not.mine@1", config={"c": 1}, inputs={"d": "{{ input.id }}"}, has_templates=True, is_render_all=True
+            ),
+            {"config": {"c": 1}, "inputs": {"d": 7}},
+            "",
+        ),
     ],
 )
 async def test_built_in_module_gives_its_output_and_branch(bench: Bench, job: Job, output: Any, branch: str) -> None:
@@ -244,6 +252,17 @@ async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> Non
         "transform@1", outputs={"up": ref}, inputs={"n": "{{ nodes.up.output.text|length }}"}, has_templates=True
     )
     assert await bench.outcome(job) == Succeeded(b'{"n":300000}')
+
+
+async def test_input_that_its_grant_left_out_is_fetched_first(bench: Bench) -> None:
+    ref = await bench.outputs.put(orjson.dumps({"text": "x" * 300_000}), RUN_LEASE)
+    templates = {"n": "{{ input.text|length }}"}
+    job = a_job("transform@1", execution_input=ref, inputs=templates, has_templates=True)
+    assert await bench.outcome(job) == Succeeded(b'{"n":300000}')
+    gone = replace(ref, key="ab/" + "0" * 64 + ".json")
+    outcome = await bench.outcome(a_job("transform@1", execution_input=gone, inputs=templates, has_templates=True))
+    assert isinstance(outcome, Failure)
+    assert (outcome.failure_class, outcome.type) == (FailureClass.TRANSIENT, "OUTPUT_MISSING")
 
 
 async def test_plain_functions_run_off_the_event_loop_and_their_errors_are_classed(bench: Bench) -> None:

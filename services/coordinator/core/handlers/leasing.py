@@ -6,7 +6,7 @@ attempt of the retry policy.
 Deaths are counted by instance, so an instance that is lost with the same work twice counts once. When a runner has
 died with several runs, those that had begun are the likely cause. A run that had not begun, as far as its runner has
 said, is spared. That happens once for each piece of work, because work may end its runner before the runner says that
-it has begun.
+it has begun. A run that only renders for another runner is not the work, so its loss is no death of the work.
 """
 
 from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release
@@ -50,18 +50,19 @@ def assign(turn: Turn, command: Assign) -> CommandRefusal | None:
 def _lease(turn: Turn, grant: AssignedRun) -> bool:
     """False: the inputs of the work are too large for any runner, and its run has none."""
     work, node = grant.work, grant.work.node
-    is_deliverable = not excess_bytes(turn.execution, node)
+    is_deliverable = not (work.is_templated and excess_bytes(turn.execution, node))
+    has_timeout = bool(node.timeout) and not grant.is_rendering
     turn.emit(
         RunLeased(
             turn.now,
             work.key,
             len(turn.execution.runs) + 1,
-            work.attempts + 1,
+            0 if grant.is_rendering else work.attempts + 1,
             grant.instance_id if is_deliverable else "",
             grant.runner if is_deliverable else "",
             grant.traceparent,
-            node.is_idempotent or grant.is_idempotent,
-            turn.now + node.timeout + BACKSTOP_MARGIN if node.timeout else 0,
+            node.is_idempotent or grant.is_idempotent or grant.is_rendering,
+            turn.now + node.timeout + BACKSTOP_MARGIN if has_timeout else 0,
         )
     )
     return is_deliverable
@@ -93,7 +94,7 @@ def lose_runner(turn: Turn, command: LoseRunner) -> CommandRefusal | None:
 def lose(turn: Turn, run: Run, *, has_begun_runs: bool) -> None:
     """`has_begun_runs`: the instance had begun some run."""
     work = run.work
-    is_spared = has_begun_runs and run.state is RunState.LEASED and not work.was_spared
+    is_spared = has_begun_runs and run.state is RunState.LEASED and not (work.was_spared or run.is_rendering)
     reason = _why_not_again(turn, run, is_spared=is_spared)
     error = death_error(run.runner, reason)
     turn.emit(
@@ -115,7 +116,7 @@ def lose(turn: Turn, run: Run, *, has_begun_runs: bool) -> None:
 def _why_not_again(turn: Turn, run: Run, *, is_spared: bool) -> FailureReason | None:
     if turn.execution.stop is not None:
         return FailureReason.STOPPED
-    if is_spared:
+    if is_spared or run.is_rendering:
         return None
     return FailureReason.POISON if len({*run.work.dead_instances, run.instance_id}) >= DEATHS_MAX else None
 

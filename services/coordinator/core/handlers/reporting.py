@@ -18,6 +18,9 @@ def report_success(turn: Turn, run: Run, report: commands.ReportSuccess) -> None
     if work.node.is_control:
         _go_on_rendered(turn, run, report)
         return
+    if run.is_rendering:
+        _make_ready_rendered(turn, run, report)
+        return
     branch = results.clean_text(report.branch)
     turn.emit(
         ev.RunSucceeded(
@@ -48,6 +51,18 @@ def _go_on_rendered(turn: Turn, run: Run, report: commands.ReportSuccess) -> Non
         turn.emit(ev.ControlRendered(turn.now, key, run.number, report.output, *times))
 
 
+def _make_ready_rendered(turn: Turn, run: Run, report: commands.ReportSuccess) -> None:
+    """Inputs and config came back from their renderer. A runner that does not render is given them."""
+    key, times = run.work.key, _times(report, turn.now)
+    if turn.execution.stop is not None:
+        turn.emit(ev.RunCancelled(turn.now, key, run.number, *times, True))
+    elif not results.is_rendering(report.output):
+        error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", "the renderer returned no config and inputs")
+        turn.fail_run(run.work, report, error)
+    else:
+        turn.emit(ev.WorkRendered(turn.now, key, run.number, report.output, *times, ev.Consequences(ready=(key,))))
+
+
 def _times(report: commands.ReportOfEnd, now: Instant) -> tuple[Instant, Instant]:
     return results.clamp_time(report.start_time, now), results.clamp_time(report.end_time, now)
 
@@ -60,7 +75,7 @@ def report_failure(turn: Turn, run: Run, report: commands.ReportFailure) -> None
 @of_live_run
 def report_started(turn: Turn, run: Run, report: commands.ReportStarted) -> None:
     if run.state is not RunState.RUNNING:
-        timeout = run.work.node.timeout
+        timeout = 0 if run.is_rendering else run.work.node.timeout
         backstop = turn.now + timeout + BACKSTOP_MARGIN if timeout else 0
         start_time = results.clamp_time(report.start_time, turn.now)
         turn.emit(ev.RunStarted(turn.now, run.work.key, run.number, start_time, backstop))

@@ -611,7 +611,9 @@ class Run(_message.Message):
     iteration: _builtins.int
     generation: _builtins.int
     attempt: _builtins.int
-    """From 1 for each piece of work. Each number is granted once. 0: the node was skipped."""
+    """From 1 for each piece of work. Each number is granted once. 0: the node was skipped, or the run only rendered inputs
+    and config (its output) for a runner that does not render.
+    """
     state: Global___Run.State.ValueType
     runner: _builtins.str
     """Name of the runner that holds or held the run."""

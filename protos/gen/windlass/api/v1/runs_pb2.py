@@ -26,7 +26,7 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from windlass.api.v1 import resources_pb2 as windlass_dot_api_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1awindlass/api/v1/runs.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fwindlass/api/v1/resources.proto\"\xb9\x01\n\x0fListRunsRequest\x12\x1d\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x15\n\x04node\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32\x1a.windlass.api.v1.Run.StateB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"O\n\x10ListRunsResponse\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.windlass.api.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\rGetRunRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"3\n\x0eGetRunResponse\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.windlass.api.v1.Run2\xa8\x01\n\nRunService\x12O\n\x08ListRuns\x12 .windlass.api.v1.ListRunsRequest\x1a!.windlass.api.v1.ListRunsResponse\x12I\n\x06GetRun\x12\x1e.windlass.api.v1.GetRunRequest\x1a\x1f.windlass.api.v1.GetRunResponseB\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1awindlass/api/v1/runs.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fwindlass/api/v1/resources.proto\"\xb9\x01\n\x0fListRunsRequest\x12\x1d\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x15\n\x04node\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32\x1a.windlass.api.v1.Run.StateB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"O\n\x10ListRunsResponse\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.windlass.api.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\rGetRunRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"3\n\x0eGetRunResponse\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.windlass.api.v1.Run\"0\n\x13GetRunOutputRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"$\n\x14GetRunOutputResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x87\x02\n\nRunService\x12O\n\x08ListRuns\x12 .windlass.api.v1.ListRunsRequest\x1a!.windlass.api.v1.ListRunsResponse\x12I\n\x06GetRun\x12\x1e.windlass.api.v1.GetRunRequest\x1a\x1f.windlass.api.v1.GetRunResponse\x12]\n\x0cGetRunOutput\x12$.windlass.api.v1.GetRunOutputRequest\x1a%.windlass.api.v1.GetRunOutputResponse0\x01\x42\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,6 +46,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTRUNSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
   _globals['_GETRUNREQUEST'].fields_by_name['run_id']._loaded_options = None
   _globals['_GETRUNREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\006r\004\020\001\030P'
+  _globals['_GETRUNOUTPUTREQUEST'].fields_by_name['run_id']._loaded_options = None
+  _globals['_GETRUNOUTPUTREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\006r\004\020\001\030P'
   _globals['_LISTRUNSREQUEST']._serialized_start=110
   _globals['_LISTRUNSREQUEST']._serialized_end=295
   _globals['_LISTRUNSRESPONSE']._serialized_start=297
@@ -54,6 +56,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETRUNREQUEST']._serialized_end=420
   _globals['_GETRUNRESPONSE']._serialized_start=422
   _globals['_GETRUNRESPONSE']._serialized_end=473
-  _globals['_RUNSERVICE']._serialized_start=476
-  _globals['_RUNSERVICE']._serialized_end=644
+  _globals['_GETRUNOUTPUTREQUEST']._serialized_start=475
+  _globals['_GETRUNOUTPUTREQUEST']._serialized_end=523
+  _globals['_GETRUNOUTPUTRESPONSE']._serialized_start=525
+  _globals['_GETRUNOUTPUTRESPONSE']._serialized_end=561
+  _globals['_RUNSERVICE']._serialized_start=564
+  _globals['_RUNSERVICE']._serialized_end=827
 # @@protoc_insertion_point(module_scope)

@@ -45,6 +45,11 @@ class RunServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunResponse.FromString,
                 _registered_method=True)
+        self.GetRunOutput = channel.unary_stream(
+                '/windlass.api.v1.RunService/GetRunOutput',
+                request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.FromString,
+                _registered_method=True)
 
 
 class RunServiceServicer:
@@ -67,6 +72,15 @@ class RunServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRunOutput(self, request, context):
+        """The output of a run as JSON, whatever its size (up to 64 MiB) and wherever it is kept. The bytes of all responses
+        together are the output. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND
+        OUTPUT_NOT_FOUND: the run has no output (yet), or the output is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +93,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.GetRun,
                     request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunResponse.SerializeToString,
+            ),
+            'GetRunOutput': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetRunOutput,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +155,33 @@ class RunService:
             '/windlass.api.v1.RunService/GetRun',
             windlass_dot_api_dot_v1_dot_runs__pb2.GetRunRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_runs__pb2.GetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRunOutput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/windlass.api.v1.RunService/GetRunOutput',
+            windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.FromString,
             options,
             channel_credentials,
             insecure,

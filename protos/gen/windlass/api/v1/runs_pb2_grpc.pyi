@@ -23,6 +23,11 @@ class RunServiceStub:
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_runs_pb2.GetRunRequest, _runs_pb2.GetRunResponse]
     """Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND."""
+    GetRunOutput: _aio.UnaryStreamMultiCallable[_runs_pb2.GetRunOutputRequest, _runs_pb2.GetRunOutputResponse]
+    """The output of a run as JSON, whatever its size (up to 64 MiB) and wherever it is kept. The bytes of all responses
+    together are the output. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND
+    OUTPUT_NOT_FOUND: the run has no output (yet), or the output is gone.
+    """
 
 class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     """The attempts at nodes. Needs VIEWER."""
@@ -45,5 +50,16 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_runs_pb2.GetRunRequest, _abc.Awaitable[_runs_pb2.GetRunResponse]],
     ) -> _abc.Awaitable[_runs_pb2.GetRunResponse]:
         """Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def GetRunOutput(
+        self,
+        request: _runs_pb2.GetRunOutputRequest,
+        context: _aio.ServicerContext[_runs_pb2.GetRunOutputRequest, _abc.AsyncIterator[_runs_pb2.GetRunOutputResponse]],
+    ) -> _abc.AsyncIterator[_runs_pb2.GetRunOutputResponse]:
+        """The output of a run as JSON, whatever its size (up to 64 MiB) and wherever it is kept. The bytes of all responses
+        together are the output. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND
+        OUTPUT_NOT_FOUND: the run has no output (yet), or the output is gone.
+        """
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _aio.Server) -> None: ...

@@ -446,6 +446,48 @@ class GetRunResponse(_message.Message):
 Global___GetRunResponse: _TypeAlias = GetRunResponse  # noqa: Y015
 
 @_typing.final
+class ReadRunOutputRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    workspace: _builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        workspace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRunOutputRequest: _TypeAlias = ReadRunOutputRequest  # noqa: Y015
+
+@_typing.final
+class ReadRunOutputResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """The next bytes of the JSON, at most 256 KiB."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRunOutputResponse: _TypeAlias = ReadRunOutputResponse  # noqa: Y015
+
+@_typing.final
 class ListEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -522,18 +564,24 @@ class ListModulesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODULES_FIELD_NUMBER: _builtins.int
+    RENDERING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names with versions ("billing.charge@2"), sorted."""
+
+    @_builtins.property
+    def rendering(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of them that a runner announces which renders templates (it has not set Attach.wants_rendered)."""
 
     def __init__(
         self,
         *,
         modules: _abc.Iterable[_builtins.str] | None = ...,
+        rendering: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["modules", b"modules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["modules", b"modules", "rendering", b"rendering"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

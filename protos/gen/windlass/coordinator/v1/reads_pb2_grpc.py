@@ -56,6 +56,11 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetRunRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetRunResponse.FromString,
                 _registered_method=True)
+        self.ReadRunOutput = channel.unary_stream(
+                '/windlass.coordinator.v1.ReadService/ReadRunOutput',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/windlass.coordinator.v1.ReadService/ListEvents',
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.SerializeToString,
@@ -104,6 +109,14 @@ class ReadServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadRunOutput(self, request, context):
+        """The output of a run, whatever its size and wherever it is kept. NOT_FOUND RUN_NOT_FOUND: the workspace has no such
+        run. NOT_FOUND OUTPUT_NOT_FOUND: the run has no output (yet), or it is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEvents(self, request, context):
         """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
         error; the response is then empty. The list ends before the first event that this replica is too old to understand.
@@ -142,6 +155,11 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.GetRun,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetRunRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetRunResponse.SerializeToString,
+            ),
+            'ReadRunOutput': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadRunOutput,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -264,6 +282,33 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/GetRun',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetRunRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRunOutput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/ReadRunOutput',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputResponse.FromString,
             options,
             channel_credentials,
             insecure,

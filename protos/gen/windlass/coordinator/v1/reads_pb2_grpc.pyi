@@ -31,6 +31,10 @@ class ReadServiceStub:
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetRunRequest, _reads_pb2.GetRunResponse]
     """A run of any workspace: api decides who may see it. An unknown id is not an error; the response then has no run."""
+    ReadRunOutput: _aio.UnaryStreamMultiCallable[_reads_pb2.ReadRunOutputRequest, _reads_pb2.ReadRunOutputResponse]
+    """The output of a run, whatever its size and wherever it is kept. NOT_FOUND RUN_NOT_FOUND: the workspace has no such
+    run. NOT_FOUND OUTPUT_NOT_FOUND: the run has no output (yet), or it is gone.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListEventsRequest, _reads_pb2.ListEventsResponse]
     """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
     error; the response is then empty. The list ends before the first event that this replica is too old to understand.
@@ -81,6 +85,16 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_reads_pb2.GetRunRequest, _abc.Awaitable[_reads_pb2.GetRunResponse]],
     ) -> _abc.Awaitable[_reads_pb2.GetRunResponse]:
         """A run of any workspace: api decides who may see it. An unknown id is not an error; the response then has no run."""
+
+    @_abc_1.abstractmethod
+    def ReadRunOutput(
+        self,
+        request: _reads_pb2.ReadRunOutputRequest,
+        context: _aio.ServicerContext[_reads_pb2.ReadRunOutputRequest, _abc.AsyncIterator[_reads_pb2.ReadRunOutputResponse]],
+    ) -> _abc.AsyncIterator[_reads_pb2.ReadRunOutputResponse]:
+        """The output of a run, whatever its size and wherever it is kept. NOT_FOUND RUN_NOT_FOUND: the workspace has no such
+        run. NOT_FOUND OUTPUT_NOT_FOUND: the run has no output (yet), or it is gone.
+        """
 
     @_abc_1.abstractmethod
     def ListEvents(

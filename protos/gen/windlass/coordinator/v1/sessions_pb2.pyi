@@ -49,6 +49,126 @@ ERROR_CLASS_CIRCUIT_OPEN: ErrorClass.ValueType  # 4
 Global___ErrorClass: _TypeAlias = ErrorClass  # noqa: Y015
 
 @_typing.final
+class HeldRun(_message.Message):
+    """A run, as its holder has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """The instance that was granted it."""
+    @_builtins.property
+    def lease(self) -> _session_pb2.Lease: ...
+    def __init__(
+        self,
+        *,
+        lease: _session_pb2.Lease | None = ...,
+        instance_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldRun: _TypeAlias = HeldRun  # noqa: Y015
+
+@_typing.final
+class UploadOutputRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """At most 1 MiB."""
+    @_builtins.property
+    def run(self) -> Global___HeldRun:
+        """In the first message only."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___HeldRun | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "part", b"part", "run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "part", b"part", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["run", "data"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___UploadOutputRequest: _TypeAlias = UploadOutputRequest  # noqa: Y015
+
+@_typing.final
+class UploadOutputResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def output(self) -> Global___OutputRef:
+        """To be reported as RunReport.Succeeded.output.ref, unchanged."""
+
+    def __init__(
+        self,
+        *,
+        output: Global___OutputRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadOutputResponse: _TypeAlias = UploadOutputResponse  # noqa: Y015
+
+@_typing.final
+class DownloadOutputRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """OutputRef.key of the grant."""
+    @_builtins.property
+    def run(self) -> Global___HeldRun: ...
+    def __init__(
+        self,
+        *,
+        run: Global___HeldRun | None = ...,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DownloadOutputRequest: _TypeAlias = DownloadOutputRequest  # noqa: Y015
+
+@_typing.final
+class DownloadOutputResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """The next bytes of the JSON, at most 256 KiB."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DownloadOutputResponse: _TypeAlias = DownloadOutputResponse  # noqa: Y015
+
+@_typing.final
 class SessionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -139,7 +259,9 @@ Global___OutputsKept: _TypeAlias = OutputsKept  # noqa: Y015
 
 @_typing.final
 class RunGrant(_message.Message):
-    """The right to do one attempt at one node."""
+    """The right to do one attempt at one node. A grant has at most 4 MiB. Data that would make it larger is given by
+    reference, the largest first.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -187,6 +309,9 @@ class RunGrant(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     EXECUTION_LEFT_FIELD_NUMBER: _builtins.int
+    EXECUTION_INPUT_REF_FIELD_NUMBER: _builtins.int
+    RENDERED_FIELD_NUMBER: _builtins.int
+    RENDER_ALL_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -195,14 +320,18 @@ class RunGrant(_message.Message):
     iteration: _builtins.int
     generation: _builtins.int
     attempt: _builtins.int
-    """1 for the first attempt at this work."""
+    """1 for the first attempt at this work. 0 if render_all is set, which is no attempt."""
     config: _builtins.bytes
-    """JSON objects as in the definition, with templates that the runner renders. Empty: {}."""
+    """JSON objects. If has_templates is true they are as in the definition, with templates that the runner renders;
+    otherwise they are plain values. Empty: {}, or that `rendered` is set.
+    """
     inputs: _builtins.bytes
     has_templates: _builtins.bool
-    """False: there are no templates in config and inputs, so the runner need not look for them."""
+    """False: there are no templates in config and inputs, so the runner need not look for them. Always false for a runner
+    that has set Attach.wants_rendered.
+    """
     execution_input: _builtins.bytes
-    """The data that templates see, as JSON. Empty if has_templates is false."""
+    """The data that templates see, as JSON. Empty if has_templates is false, or if execution_input_ref is set."""
     state: _builtins.bytes
     """The workflow's initialState."""
     effect_key: _builtins.str
@@ -216,11 +345,17 @@ class RunGrant(_message.Message):
     seems gone, another runner is granted the work before this lease has run out, and both may do it at the same time.
     """
     render_only: _builtins.bool
-    """True: only render the config and report it as the output. The coordinator does the rest."""
+    """True: only render the config and report it as the output. The coordinator does the rest. Never set for a runner that
+    has set Attach.wants_rendered.
+    """
     traceparent: _builtins.str
     """W3C traceparent of the parent of the span `run.execute`. Empty: the execution is not traced."""
     cursor: _builtins.bytes
     """JSON: the last cursor that an earlier attempt sent with its progress. Empty: there is none."""
+    render_all: _builtins.bool
+    """True: only render, and report {"config": …, "inputs": …} as the output. A runner that cannot render is then granted
+    the run with these values. Never set for a runner that has set Attach.wants_rendered.
+    """
     @_builtins.property
     def lease(self) -> _session_pb2.Lease:
         """lease_id is the run id: "<execution id>.<n>"."""
@@ -241,6 +376,16 @@ class RunGrant(_message.Message):
         """The time until the execution's deadline, counted from the arrival of this grant. It tells the work how long it may
         take. The runner does not end the work by it: the run is revoked when the execution ends. Absent: there is no
         deadline.
+        """
+
+    @_builtins.property
+    def execution_input_ref(self) -> Global___OutputRef:
+        """Set instead of execution_input when that is too large for the grant."""
+
+    @_builtins.property
+    def rendered(self) -> Global___OutputRef:
+        """Set instead of config and inputs when these were rendered for this runner (Attach.wants_rendered) and have more than
+        256 KiB together: the reference to the JSON object {"config": {…}, "inputs": {…}}.
         """
 
     def __init__(
@@ -269,10 +414,13 @@ class RunGrant(_message.Message):
         traceparent: _builtins.str = ...,
         cursor: _builtins.bytes = ...,
         execution_left: _duration_pb2.Duration | None = ...,
+        execution_input_ref: Global___OutputRef | None = ...,
+        rendered: Global___OutputRef | None = ...,
+        render_all: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_left", b"execution_left", "lease", b"lease", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "render_only", b"render_only", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -307,9 +455,7 @@ Global___Output: _TypeAlias = Output  # noqa: Y015
 
 @_typing.final
 class OutputRef(_message.Message):
-    """An output in the output store that all runners share. A runner without access to the store reports outputs of at most
-    256 KiB, and fails work that reads a larger one.
-    """
+    """A JSON value that is too large for a message. DownloadOutput reads it, and UploadOutput makes one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -317,8 +463,9 @@ class OutputRef(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     key: _builtins.str
+    """Opaque. (A runner that shares the disk of the output store finds most values there under this path.)"""
     sha256: _builtins.str
-    """Hexadecimal."""
+    """Hexadecimal. Empty in a grant if it is not known."""
     size_bytes: _builtins.int
     def __init__(
         self,

@@ -32,7 +32,8 @@ class RunnerSessionsStub:
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
 
-    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    These comments are complete: a runner has to know nothing else, and calls no other service than this one and
+    RunnerOutputs. docs/runners.md says the same
     as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
@@ -56,7 +57,8 @@ class RunnerSessionsServicer:
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
 
-    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    These comments are complete: a runner has to know nothing else, and calls no other service than this one and
+    RunnerOutputs. docs/runners.md says the same
     as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
@@ -99,7 +101,8 @@ class RunnerSessions:
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
 
-    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    These comments are complete: a runner has to know nothing else, and calls no other service than this one and
+    RunnerOutputs. docs/runners.md says the same
     as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
@@ -120,6 +123,151 @@ class RunnerSessions:
             '/windlass.coordinator.v1.RunnerSessions/Session',
             windlass_dot_coordinator_dot_v1_dot_sessions__pb2.SessionRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_sessions__pb2.SessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class RunnerOutputsStub:
+    """The outputs that are too large for a message: above 256 KiB in a report, and what makes a grant larger than it may be.
+    A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
+    with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
+
+    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks
+    to try again in a moment. A transfer may take 5 minutes. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was
+    not granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the
+    run is over. UNAVAILABLE: try again, at any coordinator.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.UploadOutput = channel.stream_unary(
+                '/windlass.coordinator.v1.RunnerOutputs/UploadOutput',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_sessions__pb2.UploadOutputRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_sessions__pb2.UploadOutputResponse.FromString,
+                _registered_method=True)
+        self.DownloadOutput = channel.unary_stream(
+                '/windlass.coordinator.v1.RunnerOutputs/DownloadOutput',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_sessions__pb2.DownloadOutputRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_sessions__pb2.DownloadOutputResponse.FromString,
+                _registered_method=True)
+
+
+class RunnerOutputsServicer:
+    """The outputs that are too large for a message: above 256 KiB in a report, and what makes a grant larger than it may be.
+    A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
+    with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
+
+    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks
+    to try again in a moment. A transfer may take 5 minutes. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was
+    not granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the
+    run is over. UNAVAILABLE: try again, at any coordinator.
+    """
+
+    def UploadOutput(self, request_iterator, context):
+        """Keeps an output before it is reported. The first message names the run, and all others carry the JSON in order; the
+        end of the requests is the end of the output. It is durable before the answer. The same bytes may be sent again: the
+        answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is wrong, or there are no bytes. RESOURCE_EXHAUSTED
+        OUTPUT_TOO_LARGE: over 64 MiB.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DownloadOutput(self, request, context):
+        """Reads what a grant of this run refers to. Records nothing. NOT_FOUND OUTPUT_NOT_FOUND: no grant of this execution has
+        such a reference, or the output is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_RunnerOutputsServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'UploadOutput': grpc.stream_unary_rpc_method_handler(
+                    servicer.UploadOutput,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_sessions__pb2.UploadOutputRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_sessions__pb2.UploadOutputResponse.SerializeToString,
+            ),
+            'DownloadOutput': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadOutput,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_sessions__pb2.DownloadOutputRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_sessions__pb2.DownloadOutputResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'windlass.coordinator.v1.RunnerOutputs', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('windlass.coordinator.v1.RunnerOutputs', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class RunnerOutputs:
+    """The outputs that are too large for a message: above 256 KiB in a report, and what makes a grant larger than it may be.
+    A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
+    with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
+
+    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks
+    to try again in a moment. A transfer may take 5 minutes. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was
+    not granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the
+    run is over. UNAVAILABLE: try again, at any coordinator.
+    """
+
+    @staticmethod
+    def UploadOutput(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/windlass.coordinator.v1.RunnerOutputs/UploadOutput',
+            windlass_dot_coordinator_dot_v1_dot_sessions__pb2.UploadOutputRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_sessions__pb2.UploadOutputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadOutput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/windlass.coordinator.v1.RunnerOutputs/DownloadOutput',
+            windlass_dot_coordinator_dot_v1_dot_sessions__pb2.DownloadOutputRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_sessions__pb2.DownloadOutputResponse.FromString,
             options,
             channel_credentials,
             insecure,

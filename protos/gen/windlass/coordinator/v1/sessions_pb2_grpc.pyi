@@ -21,7 +21,8 @@ class RunnerSessionsStub:
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
 
-    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    These comments are complete: a runner has to know nothing else, and calls no other service than this one and
+    RunnerOutputs. docs/runners.md says the same
     as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
@@ -46,7 +47,8 @@ class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
     granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
     expires.
 
-    These comments are complete: a runner has to know nothing else, and calls no other service. docs/runners.md says the same
+    These comments are complete: a runner has to know nothing else, and calls no other service than this one and
+    RunnerOutputs. docs/runners.md says the same
     as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
     """
 
@@ -69,3 +71,61 @@ class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
         """
 
 def add_RunnerSessionsServicer_to_server(servicer: RunnerSessionsServicer, server: _aio.Server) -> None: ...
+
+class RunnerOutputsStub:
+    """The outputs that are too large for a message: above 256 KiB in a report, and what makes a grant larger than it may be.
+    A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
+    with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
+
+    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks
+    to try again in a moment. A transfer may take 5 minutes. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was
+    not granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the
+    run is over. UNAVAILABLE: try again, at any coordinator.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    UploadOutput: _aio.StreamUnaryMultiCallable[_sessions_pb2.UploadOutputRequest, _sessions_pb2.UploadOutputResponse]
+    """Keeps an output before it is reported. The first message names the run, and all others carry the JSON in order; the
+    end of the requests is the end of the output. It is durable before the answer. The same bytes may be sent again: the
+    answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is wrong, or there are no bytes. RESOURCE_EXHAUSTED
+    OUTPUT_TOO_LARGE: over 64 MiB.
+    """
+    DownloadOutput: _aio.UnaryStreamMultiCallable[_sessions_pb2.DownloadOutputRequest, _sessions_pb2.DownloadOutputResponse]
+    """Reads what a grant of this run refers to. Records nothing. NOT_FOUND OUTPUT_NOT_FOUND: no grant of this execution has
+    such a reference, or the output is gone.
+    """
+
+class RunnerOutputsServicer(metaclass=_abc_1.ABCMeta):
+    """The outputs that are too large for a message: above 256 KiB in a report, and what makes a grant larger than it may be.
+    A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
+    with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
+
+    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks
+    to try again in a moment. A transfer may take 5 minutes. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was
+    not granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the
+    run is over. UNAVAILABLE: try again, at any coordinator.
+    """
+
+    @_abc_1.abstractmethod
+    def UploadOutput(
+        self,
+        request_iterator: _abc.AsyncIterator[_sessions_pb2.UploadOutputRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_sessions_pb2.UploadOutputRequest], _abc.Awaitable[_sessions_pb2.UploadOutputResponse]],
+    ) -> _abc.Awaitable[_sessions_pb2.UploadOutputResponse]:
+        """Keeps an output before it is reported. The first message names the run, and all others carry the JSON in order; the
+        end of the requests is the end of the output. It is durable before the answer. The same bytes may be sent again: the
+        answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is wrong, or there are no bytes. RESOURCE_EXHAUSTED
+        OUTPUT_TOO_LARGE: over 64 MiB.
+        """
+
+    @_abc_1.abstractmethod
+    def DownloadOutput(
+        self,
+        request: _sessions_pb2.DownloadOutputRequest,
+        context: _aio.ServicerContext[_sessions_pb2.DownloadOutputRequest, _abc.AsyncIterator[_sessions_pb2.DownloadOutputResponse]],
+    ) -> _abc.AsyncIterator[_sessions_pb2.DownloadOutputResponse]:
+        """Reads what a grant of this run refers to. Records nothing. NOT_FOUND OUTPUT_NOT_FOUND: no grant of this execution has
+        such a reference, or the output is gone.
+        """
+
+def add_RunnerOutputsServicer_to_server(servicer: RunnerOutputsServicer, server: _aio.Server) -> None: ...

@@ -190,6 +190,7 @@ class Event(_message.Message):
     OUTPUT_REQUESTED_FIELD_NUMBER: _builtins.int
     STOP_ORDERED_FIELD_NUMBER: _builtins.int
     EXECUTION_FINISHED_FIELD_NUMBER: _builtins.int
+    WORK_RENDERED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -230,6 +231,8 @@ class Event(_message.Message):
     def stop_ordered(self) -> Global___StopOrdered: ...
     @_builtins.property
     def execution_finished(self) -> Global___ExecutionFinished: ...
+    @_builtins.property
+    def work_rendered(self) -> Global___WorkRendered: ...
     def __init__(
         self,
         *,
@@ -253,12 +256,13 @@ class Event(_message.Message):
         output_requested: Global___OutputRequested | None = ...,
         stop_ordered: Global___StopOrdered | None = ...,
         execution_finished: Global___ExecutionFinished | None = ...,
+        work_rendered: Global___WorkRendered | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -473,7 +477,9 @@ class RunLeased(_message.Message):
     BACKSTOP_TIME_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     attempt: _builtins.int
-    """From 1 for each piece of work. Each number is granted once."""
+    """From 1 for each piece of work. Each number is granted once. 0: the runner only renders for another one, and the run
+    is no attempt.
+    """
     instance_id: _builtins.str
     """Empty: no runner can be given the work, and its failure follows."""
     runner: _builtins.str
@@ -712,6 +718,49 @@ class ControlRendered(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ControlRendered: _TypeAlias = ControlRendered  # noqa: Y015
+
+@_typing.final
+class WorkRendered(_message.Message):
+    """A runner rendered the inputs and the config of work, for a runner that does not render. The work is ready again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    RENDERED_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    start_time: _builtins.int
+    end_time: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def rendered(self) -> Global___Value:
+        """A JSON object with the members "config" and "inputs"."""
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """Unless the execution is ending, the work is ready."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        rendered: Global___Value | None = ...,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "rendered", b"rendered", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "key", b"key", "rendered", b"rendered", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkRendered: _TypeAlias = WorkRendered  # noqa: Y015
 
 @_typing.final
 class Error(_message.Message):

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fwindlass/types/v1/session.proto\x12\x11windlass.types.v1\x1a\x1egoogle/protobuf/duration.proto\"(\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x8b\x02\n\x06\x41ttach\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\x05\x12&\n\x04held\x18\x05 \x03(\x0b\x32\x18.windlass.types.v1.Lease\x12\x35\n\x06labels\x18\x06 \x03(\x0b\x32%.windlass.types.v1.Attach.LabelsEntry\x12\x0f\n\x07modules\x18\x07 \x03(\t\x12\x1a\n\x12idempotent_modules\x18\x08 \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\x08\x41ttached\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06server\x18\x02 \x01(\t\x12+\n\x07refused\x18\x03 \x03(\x0b\x32\x1a.windlass.types.v1.Refused\x12)\n\x06timing\x18\x04 \x01(\x0b\x32\x19.windlass.types.v1.Timing\":\n\x07Refused\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xa1\x02\n\x06Timing\x12\'\n\x04term\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nself_fence\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rgranted_again\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x63losed_grace\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10idempotent_grace\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9b\x01\n\x04\x42\x65\x61t\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\x12&\n\x04held\x18\x03 \x03(\x0b\x32\x18.windlass.types.v1.Lease\x12\x0c\n\x04gone\x18\x04 \x03(\t\x12+\n\x08loop_lag\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nheld_count\x18\x06 \x01(\x05\"@\n\nBeatAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0f\n\x07renewed\x18\x02 \x01(\x08\x12\x11\n\twant_full\x18\x03 \x01(\x08\"(\n\x06\x43redit\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0e\n\x06\x61mount\x18\x02 \x01(\x05\"P\n\x0cGrantRefusal\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\"U\n\nReportHead\x12\x11\n\treport_id\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\"2\n\rReportRefusal\x12\x11\n\treport_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"9\n\x06Revoke\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"(\n\x05\x46\x61ult\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xe3\x01\n\rHolderControl\x12)\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x19.windlass.types.v1.Attach\x12%\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x17.windlass.types.v1.Beat\x12)\n\x06\x63redit\x18\x03 \x01(\x0b\x32\x19.windlass.types.v1.Credit\x12\x13\n\x0bgrants_seen\x18\x04 \x01(\x03\x12\x31\n\x08refusals\x18\x05 \x03(\x0b\x32\x1f.windlass.types.v1.GrantRefusal\x12\r\n\x05\x64rain\x18\x06 \x01(\x08\"\x94\x03\n\rServerControl\x12-\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x1b.windlass.types.v1.Attached\x12+\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x1d.windlass.types.v1.BeatAnswer\x12\x15\n\rtaken_reports\x18\x03 \x03(\t\x12\x39\n\x0frefused_reports\x18\x04 \x03(\x0b\x32 .windlass.types.v1.ReportRefusal\x12*\n\x07revoked\x18\x05 \x03(\x0b\x32\x19.windlass.types.v1.Revoke\x12(\n\x06\x63laims\x18\x06 \x03(\x0b\x32\x18.windlass.types.v1.Lease\x12\x13\n\x0b\x63redit_seen\x18\x07 \x01(\x03\x12\x13\n\x06\x64\x65mand\x18\x08 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nbeat_heard\x18\t \x01(\x03\x12\r\n\x05\x64rain\x18\n \x01(\x08\x12\'\n\x05\x66\x61ult\x18\x0b \x01(\x0b\x32\x18.windlass.types.v1.FaultB\t\n\x07_demandB\x1bZ\x19windlass/types/v1;typesv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fwindlass/types/v1/session.proto\x12\x11windlass.types.v1\x1a\x1egoogle/protobuf/duration.proto\"(\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\xa3\x02\n\x06\x41ttach\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\x05\x12&\n\x04held\x18\x05 \x03(\x0b\x32\x18.windlass.types.v1.Lease\x12\x35\n\x06labels\x18\x06 \x03(\x0b\x32%.windlass.types.v1.Attach.LabelsEntry\x12\x0f\n\x07modules\x18\x07 \x03(\t\x12\x1a\n\x12idempotent_modules\x18\x08 \x03(\t\x12\x16\n\x0ewants_rendered\x18\t \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\x08\x41ttached\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06server\x18\x02 \x01(\t\x12+\n\x07refused\x18\x03 \x03(\x0b\x32\x1a.windlass.types.v1.Refused\x12)\n\x06timing\x18\x04 \x01(\x0b\x32\x19.windlass.types.v1.Timing\":\n\x07Refused\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xa1\x02\n\x06Timing\x12\'\n\x04term\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nself_fence\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rgranted_again\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x63losed_grace\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10idempotent_grace\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9b\x01\n\x04\x42\x65\x61t\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\x12&\n\x04held\x18\x03 \x03(\x0b\x32\x18.windlass.types.v1.Lease\x12\x0c\n\x04gone\x18\x04 \x03(\t\x12+\n\x08loop_lag\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nheld_count\x18\x06 \x01(\x05\"@\n\nBeatAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0f\n\x07renewed\x18\x02 \x01(\x08\x12\x11\n\twant_full\x18\x03 \x01(\x08\"(\n\x06\x43redit\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0e\n\x06\x61mount\x18\x02 \x01(\x05\"P\n\x0cGrantRefusal\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\"U\n\nReportHead\x12\x11\n\treport_id\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\"2\n\rReportRefusal\x12\x11\n\treport_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"9\n\x06Revoke\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"(\n\x05\x46\x61ult\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xe3\x01\n\rHolderControl\x12)\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x19.windlass.types.v1.Attach\x12%\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x17.windlass.types.v1.Beat\x12)\n\x06\x63redit\x18\x03 \x01(\x0b\x32\x19.windlass.types.v1.Credit\x12\x13\n\x0bgrants_seen\x18\x04 \x01(\x03\x12\x31\n\x08refusals\x18\x05 \x03(\x0b\x32\x1f.windlass.types.v1.GrantRefusal\x12\r\n\x05\x64rain\x18\x06 \x01(\x08\"\x94\x03\n\rServerControl\x12-\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x1b.windlass.types.v1.Attached\x12+\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x1d.windlass.types.v1.BeatAnswer\x12\x15\n\rtaken_reports\x18\x03 \x03(\t\x12\x39\n\x0frefused_reports\x18\x04 \x03(\x0b\x32 .windlass.types.v1.ReportRefusal\x12*\n\x07revoked\x18\x05 \x03(\x0b\x32\x19.windlass.types.v1.Revoke\x12(\n\x06\x63laims\x18\x06 \x03(\x0b\x32\x18.windlass.types.v1.Lease\x12\x13\n\x0b\x63redit_seen\x18\x07 \x01(\x03\x12\x13\n\x06\x64\x65mand\x18\x08 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nbeat_heard\x18\t \x01(\x03\x12\r\n\x05\x64rain\x18\n \x01(\x08\x12\'\n\x05\x66\x61ult\x18\x0b \x01(\x0b\x32\x18.windlass.types.v1.FaultB\t\n\x07_demandB\x1bZ\x19windlass/types/v1;typesv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,33 +38,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEASE']._serialized_start=86
   _globals['_LEASE']._serialized_end=126
   _globals['_ATTACH']._serialized_start=129
-  _globals['_ATTACH']._serialized_end=396
-  _globals['_ATTACH_LABELSENTRY']._serialized_start=351
-  _globals['_ATTACH_LABELSENTRY']._serialized_end=396
-  _globals['_ATTACHED']._serialized_start=399
-  _globals['_ATTACHED']._serialized_end=533
-  _globals['_REFUSED']._serialized_start=535
-  _globals['_REFUSED']._serialized_end=593
-  _globals['_TIMING']._serialized_start=596
-  _globals['_TIMING']._serialized_end=885
-  _globals['_BEAT']._serialized_start=888
-  _globals['_BEAT']._serialized_end=1043
-  _globals['_BEATANSWER']._serialized_start=1045
-  _globals['_BEATANSWER']._serialized_end=1109
-  _globals['_CREDIT']._serialized_start=1111
-  _globals['_CREDIT']._serialized_end=1151
-  _globals['_GRANTREFUSAL']._serialized_start=1153
-  _globals['_GRANTREFUSAL']._serialized_end=1233
-  _globals['_REPORTHEAD']._serialized_start=1235
-  _globals['_REPORTHEAD']._serialized_end=1320
-  _globals['_REPORTREFUSAL']._serialized_start=1322
-  _globals['_REPORTREFUSAL']._serialized_end=1372
-  _globals['_REVOKE']._serialized_start=1374
-  _globals['_REVOKE']._serialized_end=1431
-  _globals['_FAULT']._serialized_start=1433
-  _globals['_FAULT']._serialized_end=1473
-  _globals['_HOLDERCONTROL']._serialized_start=1476
-  _globals['_HOLDERCONTROL']._serialized_end=1703
-  _globals['_SERVERCONTROL']._serialized_start=1706
-  _globals['_SERVERCONTROL']._serialized_end=2110
+  _globals['_ATTACH']._serialized_end=420
+  _globals['_ATTACH_LABELSENTRY']._serialized_start=375
+  _globals['_ATTACH_LABELSENTRY']._serialized_end=420
+  _globals['_ATTACHED']._serialized_start=423
+  _globals['_ATTACHED']._serialized_end=557
+  _globals['_REFUSED']._serialized_start=559
+  _globals['_REFUSED']._serialized_end=617
+  _globals['_TIMING']._serialized_start=620
+  _globals['_TIMING']._serialized_end=909
+  _globals['_BEAT']._serialized_start=912
+  _globals['_BEAT']._serialized_end=1067
+  _globals['_BEATANSWER']._serialized_start=1069
+  _globals['_BEATANSWER']._serialized_end=1133
+  _globals['_CREDIT']._serialized_start=1135
+  _globals['_CREDIT']._serialized_end=1175
+  _globals['_GRANTREFUSAL']._serialized_start=1177
+  _globals['_GRANTREFUSAL']._serialized_end=1257
+  _globals['_REPORTHEAD']._serialized_start=1259
+  _globals['_REPORTHEAD']._serialized_end=1344
+  _globals['_REPORTREFUSAL']._serialized_start=1346
+  _globals['_REPORTREFUSAL']._serialized_end=1396
+  _globals['_REVOKE']._serialized_start=1398
+  _globals['_REVOKE']._serialized_end=1455
+  _globals['_FAULT']._serialized_start=1457
+  _globals['_FAULT']._serialized_end=1497
+  _globals['_HOLDERCONTROL']._serialized_start=1500
+  _globals['_HOLDERCONTROL']._serialized_end=1727
+  _globals['_SERVERCONTROL']._serialized_start=1730
+  _globals['_SERVERCONTROL']._serialized_end=2134
 # @@protoc_insertion_point(module_scope)

@@ -47,8 +47,7 @@ drain the old ones, and revoke the first key when no stream uses it any more. If
 with the Fault KEY_INVALID. An Attach of the same instance_id with another key is answered INSTANCE_ENDED: the holder
 ends its work, attaches under a fresh instance_id, and repeats its unanswered reports. No report is lost.
 
-Limits of a message. A holder sends at most 4 MiB (64 MiB between coordinator and dispatcher). A server sends more than
-that only with a single large grant: the receive limit of a holder must be 64 MiB. The lists of a message have at most
+Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher). Its lists have at most
 30,000 items in all, 20,000 of them leases. A holder spreads more items over several messages, except the leases of one
 Attach or Beat, which must be in one. Ids, names and reasons have at most 255 characters. A message over a limit ends
 the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE. Bytes that cannot be decoded end it with
@@ -140,6 +139,7 @@ class Attach(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     MODULES_FIELD_NUMBER: _builtins.int
     IDEMPOTENT_MODULES_FIELD_NUMBER: _builtins.int
+    WANTS_RENDERED_FIELD_NUMBER: _builtins.int
     holder: _builtins.str
     """A stable name of the process for people, like "coordinator-0" or a host name. It is not an identity."""
     instance_id: _builtins.str
@@ -149,6 +149,12 @@ class Attach(_message.Message):
     capacity: _builtins.int
     """How many leases the holder can have at once, over all its sessions: 0 to 20,000. While it has none, its credits
     promise at most so many places. It is shown to people; a server grants by Credit alone.
+    """
+    wants_rendered: _builtins.bool
+    """True: the holder cannot render templates. Its grants have plain inputs and config, which a runner of the stack has
+    rendered before; while there is none, work with templates waits. Modules whose config is an expression
+    (condition@1, switch@1) are never granted to this holder. Absent: the holder renders. Coordinators, which attach to
+    dispatchers, leave it unset.
     """
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]:
@@ -172,8 +178,8 @@ class Attach(_message.Message):
     @_builtins.property
     def idempotent_modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The modules of this list (or of the default set) whose work may be done twice under one effect key without harm.
-        When this holder is gone, such work is granted elsewhere after Timing.idempotent_grace, and it is not waited for while the holder
-        is out of reach. Other work is granted again only when its lease has run out. Absent: none.
+        When this holder is gone, such work is granted elsewhere after Timing.idempotent_grace, and it is not waited for
+        while the holder is out of reach. Other work is granted again only when its lease has run out. Absent: none.
         """
 
     def __init__(
@@ -187,10 +193,11 @@ class Attach(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         modules: _abc.Iterable[_builtins.str] | None = ...,
         idempotent_modules: _abc.Iterable[_builtins.str] | None = ...,
+        wants_rendered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "holder", b"holder", "idempotent_modules", b"idempotent_modules", "instance_id", b"instance_id", "labels", b"labels", "modules", b"modules", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "holder", b"holder", "idempotent_modules", b"idempotent_modules", "instance_id", b"instance_id", "labels", b"labels", "modules", b"modules", "version", b"version", "wants_rendered", b"wants_rendered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -294,13 +301,14 @@ class Timing(_message.Message):
 
     @_builtins.property
     def self_fence(self) -> _duration_pb2.Duration:
-        """The holder begins nothing new when this time has passed since it *sent* the last beat that was acknowledged."""
+        """The holder begins nothing new when this time has passed since it *sent* the last beat or attach that was answered, on
+        any stream.
+        """
 
     @_builtins.property
     def granted_again(self) -> _duration_pb2.Duration:
         """When no beat has been heard for this time, the instance is ended and its work is granted again. When all streams of
-        a holder are closed, idempotent work is granted again about 1 s later already (scaled like the times above), and
-        other work after this time. A holder does nothing by this time: it hears of its end at its next beat or attach.
+        a holder are closed, idempotent work is granted again after idempotent_grace, and other work after this time. A holder does nothing by this time: it hears of its end at its next beat or attach.
         """
 
     @_builtins.property

@@ -1,0 +1,295 @@
+"""Keeps large values in a local directory, durable before anything names them.
+
+A value is written to a temporary file, which is fsynced and renamed; then its directory is fsynced, and once also the
+directories above. After `put` has returned, no crash of the process or the machine loses the value, and a file under
+its final name is always whole. The name holds the hash: writing the same value twice is harmless, even at the same
+time, and every read is checked.
+
+The name also holds the month in which the owner of the value was made. Values are deleted by this month, once nothing
+names them any more (`delete_before`).
+
+A value that comes in parts, or leaves in parts, is never in memory as a whole.
+
+Hazard: a crash in the middle leaves the temporary file behind, and the next process that starts removes it. A process
+that lives locks its temporary file until that has its final name; the lock of a dead process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol, TypeVar
+from uuid import uuid4
+
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
+
+# Several writes may wait for the disk at once.
+_THREADS = 4
+# A value that leaves in parts is read in pieces of this size.
+PIECE_BYTES = 256 * 1024
+
+_WRITING = ".writing"
+_KEY = re.compile(r"\d{4}-\d{2}-[0-9a-f]{2}/[0-9a-f]{64}\.json")
+_FOLDER = re.compile(r"(\d{4}-\d{2})-[0-9a-f]{2}")
+# A younger file may belong to an owner that was made long ago and is at work only now.
+_LEFT_ALONE_SECONDS = 86_400.0
+# Files that are deleted in one call.
+_DELETED_MAX = 1_000
+
+
+class NamesBlob(Protocol):
+    """Whatever names a value of the store."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class BlobRef(NamedTuple):
+    key: str
+    # Hexadecimal.
+    sha256: str
+    size_bytes: int
+
+
+class BlobMissing(Exception):
+    """The store has lost or changed a value."""
+
+
+class BlobTooLarge(Exception):
+    """More bytes came than the caller takes."""
+
+
+_T = TypeVar("_T")
+
+
+class DirectoryBlobs:
+    """One directory, shared by all processes of the machine that use it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        # The directories that this process has made durable in their parents.
+        self._durable: set[Path] = set()
+        # It has threads of its own, so that nothing else in the process can delay it.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
+
+    async def put(self, value: bytes, owner_id: str) -> BlobRef:
+        """Keep a value, which is durable on return. `owner_id` is a UUIDv7."""
+        return await self._in_thread(self._put, value, month_of(owner_id))
+
+    async def put_parts(self, parts: AsyncIterator[bytes], bytes_max: int, owner_id: str) -> BlobRef:
+        """Keep a value that comes in parts. It is durable on return. Raises BlobTooLarge, and then nothing is kept."""
+        month, digest, size_bytes = month_of(owner_id), hashlib.sha256(), 0
+        unfinished = await self._in_thread(self._unfinished)
+        try:
+            async for part in parts:
+                size_bytes += len(part)
+                if size_bytes > bytes_max:
+                    raise BlobTooLarge(f"over {bytes_max} bytes")
+                digest.update(part)
+                await self._in_thread(unfinished.file.write, part)
+            ref = _ref(month, digest.hexdigest(), size_bytes)
+            await self._in_thread(self._finish, unfinished, self._directory / ref.key)
+        finally:
+            await self._in_thread(unfinished.end)
+        return ref
+
+    async def get(self, ref: NamesBlob) -> bytes:
+        """A value as it was put. Raises BlobMissing."""
+        return await self._in_thread(self._get, ref)
+
+    async def get_parts(self, ref: NamesBlob) -> AsyncIterator[bytes]:
+        """The same in parts. Raises BlobMissing, after the last part if the value is not what it was."""
+        digest, file = hashlib.sha256(), await self._in_thread(self._open, ref)
+        try:
+            while part := await self._in_thread(file.read, PIECE_BYTES):
+                digest.update(part)
+                yield part
+        finally:
+            await self._in_thread(file.close)
+        _check(ref, digest.hexdigest())
+
+    async def delete_before(self, since: datetime) -> int:
+        """Delete some values whose owners were made before the month of this time; return their number."""
+        deleted = await self._in_thread(self._delete_before, since)
+        if deleted:
+            log.info("old values are deleted", files=deleted, since=since.isoformat())
+        return deleted
+
+    async def sweep(self) -> int:
+        """Remove the temporary files of writers that died; return their number."""
+        swept = await self._in_thread(self._sweep)
+        if swept:
+            log.info("values that were never finished are removed", files=swept)
+        return swept
+
+    async def _in_thread(self, work: Callable[..., _T], *given: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
+
+    def _sweep(self) -> int:
+        swept = 0
+        for left in (self._directory / _WRITING).glob("*"):
+            # OSError: the file is locked, or was just renamed or removed by another, or this disk has no locks.
+            with contextlib.suppress(OSError), left.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+                swept += 1
+        return swept
+
+    def _delete_before(self, since: datetime) -> int:
+        latest = time.time() - _LEFT_ALONE_SECONDS
+        deleted = 0
+        for folder in sorted(self._directory.glob("*-*-*")):
+            found = _FOLDER.fullmatch(folder.name)
+            if found is None or found[1] >= since.strftime("%Y-%m"):
+                continue
+            for file in folder.iterdir():
+                if deleted == _DELETED_MAX:
+                    return deleted
+                # FileNotFoundError: another process has deleted it.
+                with contextlib.suppress(FileNotFoundError):
+                    if file.stat().st_mtime < latest:
+                        file.unlink()
+                        deleted += 1
+            with contextlib.suppress(OSError):  # it is not empty, or gone
+                folder.rmdir()
+            self._durable.discard(folder)
+        return deleted
+
+    def _put(self, value: bytes, month: str) -> BlobRef:
+        ref = _ref(month, hashlib.sha256(value).hexdigest(), len(value))
+        place = self._directory / ref.key
+        try:
+            # The file was used now, so that `delete_before` leaves it alone.
+            os.utime(place)
+            self._make_durable(place)
+        except FileNotFoundError:
+            unfinished = self._unfinished()
+            try:
+                unfinished.file.write(value)
+                self._finish(unfinished, place)
+            finally:
+                unfinished.end()
+        return ref
+
+    def _unfinished(self) -> _Unfinished:
+        self._make(self._directory)
+        beside = self._directory / _WRITING
+        beside.mkdir(exist_ok=True)
+        while (made := _Unfinished.begin(beside / uuid4().hex)) is None:
+            pass
+        return made
+
+    def _finish(self, unfinished: _Unfinished, place: Path) -> None:
+        self._make(self._directory)
+        self._make(place.parent)
+        unfinished.file.flush()
+        os.fsync(unfinished.file.fileno())
+        crash_point("blob.named.before")
+        unfinished.path.replace(place)
+        self._make_durable(place)
+
+    def _make_durable(self, place: Path) -> None:
+        """This is needed even when the file was there already, because its writer may not have come this far."""
+        self._make(self._directory)
+        self._make(place.parent)
+        _sync_directory(place.parent)
+
+    def _make(self, directory: Path) -> None:
+        """Make a directory durable in its parent, once per process, also when another process has made it."""
+        if not directory.is_dir():
+            directory.mkdir(parents=True, exist_ok=True)
+        elif directory in self._durable:
+            return
+        try:
+            _sync_directory(directory.parent)
+        except PermissionError:
+            # A runner may not be allowed to open the parent of the store. Then the store's maker made it durable.
+            if directory != self._directory:
+                raise
+        self._durable.add(directory)
+
+    def _get(self, ref: NamesBlob) -> bytes:
+        with self._open(ref) as file:
+            value = file.read()
+        _check(ref, hashlib.sha256(value).hexdigest())
+        return value
+
+    def _open(self, ref: NamesBlob) -> IO[bytes]:
+        if not is_blob_key(ref.key):
+            raise BlobMissing(ref.key)
+        try:
+            file = (self._directory / ref.key).open("rb")
+        except FileNotFoundError:
+            raise BlobMissing(ref.key) from None
+        # Whoever named it said how large it is, and limits rest on that.
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes != ref.size_bytes:
+            file.close()
+            raise BlobMissing(f"{ref.key} has {size_bytes} bytes, not {ref.size_bytes}")
+        return file
+
+
+class _Unfinished:
+    """A temporary file that this process has locked."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self.file = file
+
+    @classmethod
+    def begin(cls, path: Path) -> _Unfinished | None:
+        """None when the file was swept away before it could be locked."""
+        file = path.open("xb")
+        with contextlib.suppress(OSError):  # on a disk without locks nothing is swept
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if path.exists():
+            return cls(path, file)
+        file.close()
+        return None
+
+    def end(self) -> None:
+        """Unlocks it, and removes it unless it has its final name."""
+        self.path.unlink(missing_ok=True)
+        self.file.close()
+
+
+def is_blob_key(text: str) -> bool:
+    return _KEY.fullmatch(text) is not None
+
+
+def month_of(owner_id: str) -> str:
+    """The month in which the owner was made, like 2026-08. Its id is a UUIDv7, which begins with the time."""
+    return datetime.fromtimestamp(int(owner_id.replace("-", "")[:12], 16) / 1_000, UTC).strftime("%Y-%m")
+
+
+def _ref(month: str, digest: str, size_bytes: int) -> BlobRef:
+    return BlobRef(f"{month}-{digest[:2]}/{digest}.json", digest, size_bytes)
+
+
+def _check(ref: NamesBlob, digest: str) -> None:
+    if digest != ref.sha256:
+        raise BlobMissing(f"{ref.key} is not what it was")
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,34 @@
+"""Outputs of any size reach users, and a runner that shares no disk works like any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from tests.support.api import Client
+from tests.support.stack import running_stack
+from windlass.api.v1 import resources_pb2, runs_pb2
+
+SUCCESS = resources_pb2.Execution.SUCCESS
+LARGE, SMALL = {"t": "x" * 750_000}, {"length": 750_000}
+
+
+async def output_of(client: Client, run_id: str) -> Any:
+    request = runs_pb2.GetRunOutputRequest(run_id=run_id)
+    call = client.runs.GetRunOutput(request, metadata=client.metadata, timeout=client.call_seconds)
+    return orjson.loads(b"".join([response.data async for response in call]))
+
+
+async def test_runner_without_a_shared_disk_brings_and_fetches_large_outputs() -> None:
+    nodes = [
+        {"id": "large", "module": "transform@1", "inputs": {"t": "{{ input.t ~ input.t ~ input.t }}"}},
+        {"id": "small", "module": "transform@1", "inputs": {"length": "{{ nodes.large.output.t|length }}"}},
+    ]
+    async with running_stack(coordinators=2, extra_env=["runner:WINDLASS_OUTPUT_STORE="]) as stack:
+        client = Client(stack)
+        await client.apply("sizes", nodes, edges=[{"from": "large", "to": "small"}])
+        execution = await client.run("sizes", input={"t": "x" * 250_000})
+        assert execution.state == SUCCESS, execution.error
+        outputs = {run.node: await output_of(client, run.id) for run in await client.runs_of(execution.id)}
+        assert outputs == {"large": LARGE, "small": SMALL}
