@@ -32,7 +32,7 @@ CREATE TABLE queue (
   execution_id    uuid PRIMARY KEY,
   workspace       text NOT NULL,
   state           smallint NOT NULL CHECK (state BETWEEN 1 AND 5),
-  priority        smallint NOT NULL,             -- 5 goes first
+  priority        smallint NOT NULL,             -- 1 to 5
   attempts        smallint NOT NULL DEFAULT 0,   -- failed dispatches
   urgent          boolean NOT NULL DEFAULT false, -- it was granted before, so it goes ahead of new executions
   ends_only       boolean NOT NULL DEFAULT false, -- it will only be ended, so it needs and holds no slot
@@ -40,6 +40,11 @@ CREATE TABLE queue (
   epoch           bigint NOT NULL DEFAULT 0,     -- of the newest grant; 0 = never granted
   holder          text,                          -- instance of the coordinator, while CLAIMED or DISPATCHED
   enqueue_time    timestamptz NOT NULL,
+  -- The order inside a workspace: each level of priority is worth a minute. So an execution of priority 5 goes before
+  -- one of priority 1 that was queued up to four minutes earlier, and nobody waits for executions without end. The value
+  -- never changes, so the order is that of an index.
+  order_time      timestamp NOT NULL
+    GENERATED ALWAYS AS ((enqueue_time AT TIME ZONE 'UTC') - priority * interval '1 minute') STORED,
   granted_time    timestamptz,
   wake_time       timestamptz,                   -- of a PARKED row; NULL = only a message wakes it
   deadline_time   timestamptz,
@@ -61,7 +66,7 @@ CREATE TABLE queue (
 ALTER TABLE queue ALTER COLUMN start SET STORAGE EXTERNAL;
 
 -- The order of the claim inside a workspace. It also serves the count of queued executions.
-CREATE INDEX queue_waiting ON queue (workspace, urgent DESC, priority DESC, execution_id)
+CREATE INDEX queue_waiting ON queue (workspace, urgent DESC, order_time, execution_id)
   WHERE state = 1 AND NOT ends_only;
 CREATE INDEX queue_ending ON queue (execution_id) WHERE state = 1 AND ends_only;
 -- Counts the slots in use.

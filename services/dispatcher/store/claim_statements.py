@@ -49,12 +49,12 @@ WITH tenant AS MATERIALIZED (
   FROM unnest($1) WITH ORDINALITY AS l (workspace, tenant) JOIN dispatcher.tenants t USING (workspace)
 ), candidate AS MATERIALIZED (
   SELECT l.tenant, c.execution_id, c.epoch AS epoch_before, row_number() OVER (
-           PARTITION BY l.tenant ORDER BY c.urgent DESC, c.priority DESC, c.execution_id
+           PARTITION BY l.tenant ORDER BY c.urgent DESC, c.order_time, c.execution_id
          ) AS nth
   FROM tenant l CROSS JOIN LATERAL (
-    SELECT q.execution_id, q.epoch, q.urgent, q.priority FROM dispatcher.queue q
+    SELECT q.execution_id, q.epoch, q.urgent, q.order_time FROM dispatcher.queue q
     WHERE q.workspace = l.workspace AND q.state = 1 AND NOT q.ends_only
-    ORDER BY q.urgent DESC, q.priority DESC, q.execution_id
+    ORDER BY q.urgent DESC, q.order_time, q.execution_id
     LIMIT least(l.free, $3) FOR UPDATE OF q SKIP LOCKED
   ) c
 ), sized AS MATERIALIZED (

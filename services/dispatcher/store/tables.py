@@ -38,6 +38,7 @@ queue: Final = sa.Table(
     *needed(sa.BigInteger, "epoch"),
     *optional(sa.Text, "holder request_id failure_reason failure_message"),
     *needed(TIME, "enqueue_time"),
+    *needed(sa.DateTime, "order_time"),
     *optional(TIME, "granted_time wake_time deadline_time failure_time"),
     *needed(sa.LargeBinary, "start"),
 )
@@ -61,7 +62,7 @@ sa.Index(
     "queue_waiting",
     queue.c.workspace,
     queue.c.urgent.desc(),
-    queue.c.priority.desc(),
+    queue.c.order_time,
     queue.c.execution_id,
     postgresql_where=is_waiting,
 )

@@ -68,6 +68,24 @@ async def test_claim_takes_urgent_then_priority_then_age(rig: Rig) -> None:
     assert third.execution_id == ids[0]
 
 
+@pytest.mark.parametrize(("seconds", "is_first"), [(239, False), (241, True)])
+async def test_low_priority_waits_at_most_a_minute_for_each_level_above_it(
+    rig: Rig, seconds: int, *, is_first: bool
+) -> None:
+    workspace = f"aging-{seconds}"
+    await rig.limit(workspace, 10)
+    low, high = new_start(workspace, priority=1), new_start(workspace, priority=5)
+    await rig.enqueue(low)
+    await rig.database.execute(
+        "UPDATE dispatcher.queue SET enqueue_time = enqueue_time - %s * interval '1 second'"
+        " WHERE execution_id = %s::uuid",
+        (seconds, low.execution_id),
+    )
+    await rig.enqueue(high)
+    (first,) = await rig.claim(workspace, claims=1)
+    assert (first.execution_id == low.execution_id) is is_first
+
+
 async def test_claim_serves_workspaces_round_robin(rig: Rig) -> None:
     for name, count in (("many", 20), ("few", 2), ("one", 1)):
         await rig.limit(name, 100)

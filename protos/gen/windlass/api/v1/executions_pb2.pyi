@@ -60,7 +60,9 @@ class StartExecutionRequest(_message.Message):
     request_id: _builtins.str
     """Any text that the caller chooses. It is kept for 30 days. Empty: no repeat is recognised."""
     priority: _builtins.int
-    """1 (lowest) to 5; 0 = 3."""
+    """1 (lowest) to 5; 0 = 3. Each level is worth a minute in the queue of the workspace: an execution goes before those of
+    one level less that were queued up to a minute earlier, and before none that was queued earlier than that.
+    """
     @_builtins.property
     def input(self) -> _struct_pb2.Struct:
         """Must fit the version's inputSchema. Absent: {}."""
