@@ -230,6 +230,8 @@ class RunReleased(RunEvent):
     # False: the coordinator took the run back itself.
     is_reported: bool
     then: Consequences
+    # The instance that handed the run back is not granted the work before this time. 0: it may be granted at once.
+    again_time: Instant
 
 
 @dataclass(slots=True)

@@ -256,9 +256,14 @@ def _run_released(execution: Execution, event: ev.RunReleased) -> None:
     run.is_answered = event.is_reported
     run.state = RunState.CANCELLED
     run.end_time = event.time
+    work = run.work
     if event.may_have_begun and not run.is_rendering:
-        run.work.may_have_run_before = True
-    run.work.state = WorkState.CANCELLED
+        work.may_have_run_before = True
+    if event.again_time:
+        work.hand_backs += 1
+        others = [each for each in work.barred if each[1] > event.time and each[0] != run.instance_id]
+        work.barred = (*others, (run.instance_id, event.again_time))
+    work.state = WorkState.CANCELLED
     _release_targets(execution, event.then)
 
 

@@ -2,7 +2,11 @@
 
 A *failure* is an answer: the module ran and reported an error. A *death* is silence: the runner went away while it had
 the work. They are counted separately, because a flaky target deserves its retries whatever happens to machines, and
-work that kills its runner must not run again however many retries it has. Hand-backs and an open circuit are neither.
+work that kills its runner must not run again however many retries it has. An open circuit is neither.
+
+A hand-back is neither too, up to HAND_BACKS_MAX. The runner that handed the work back is not granted it again for a
+while, which grows with each hand-back of the work. Any other runner may be granted it at once. So a runner that refuses
+all that it is granted costs a few runs, and not thousands in a second.
 
     delay before attempt n+1 = random × min(cap, initial × factor^(n−1)), n = failures so far   (full jitter)
     never earlier than the target asked for (Retry-After)
@@ -19,6 +23,10 @@ from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass
 
 # After the deaths of this many runner instances with the same work, the work fails with POISON and is not tried again.
 DEATHS_MAX = 3
+# Each further hand-back of the same work counts as a failure. With one runner, 100 of them take seven hours.
+HAND_BACKS_MAX = 100
+HAND_BACK_DELAY: Span = SECOND // 4
+HAND_BACK_DELAY_MAX: Span = 300 * SECOND
 # A runner ends a run at its timeout by itself. The coordinator does so when it has heard nothing for this much longer.
 BACKSTOP_MARGIN: Span = 5 * SECOND
 
@@ -64,6 +72,17 @@ def backoff(policy: RetryPolicy, failures: int, random: float) -> Span:
         # A float cannot hold 10.0 ** 400. The result would be far above the cap.
         ceiling = policy.max_delay
     return int(random * min(policy.max_delay, ceiling))
+
+
+def hand_back_delay(hand_backs: int) -> Span:
+    """How long the runner of the n-th hand-back is not granted the work."""
+    return min(HAND_BACK_DELAY_MAX, HAND_BACK_DELAY << (hand_backs - 1))
+
+
+def hand_back_error(runner: str) -> Error:
+    """The error of a run that was handed back once too often."""
+    message = f"runners handed it back {HAND_BACKS_MAX} times, and now {runner} did; look for the reason in their logs"
+    return Error(ErrorClass.TRANSIENT, "HANDED_BACK", message)
 
 
 def judge_failure(

@@ -82,6 +82,10 @@ class Work:
     dead_instances: tuple[str, ...] = ()
     # It was spared the charge for a death already, which happens once.
     was_spared: bool = False
+    # Counted against HAND_BACKS_MAX.
+    hand_backs: int = 0
+    # The instances that handed it back lately, each with the time before which it is not granted the work again.
+    barred: tuple[tuple[str, Instant], ...] = ()
     # When it was first granted: the retry budget counts from here.
     first_time: Instant = 0
     # The order of the backoff timer in force. 0: none.
@@ -98,6 +102,10 @@ class Work:
     def is_templated(self) -> bool:
         """Whoever is given it has to render templates."""
         return self.node.has_templates and self.rendered is None
+
+    def is_barred(self, instance_id: str, now: Instant) -> bool:
+        """The runner has handed the work back and is not granted it yet."""
+        return any(name == instance_id and now < until for name, until in self.barred)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -17,7 +17,7 @@ from services.coordinator.core.commands import (
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, effects
 from services.coordinator.core.handlers import handle
-from services.coordinator.core.retry import DEATHS_MAX, RetryPolicy
+from services.coordinator.core.retry import DEATHS_MAX, HAND_BACKS_MAX, RetryPolicy
 from services.coordinator.core.state import summary
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
 from tests.support.story import SECOND, Story, begun, edge, events, fields, names, node, started, the_event
@@ -224,6 +224,52 @@ def test_a_run_handed_back_costs_nothing(reason):
         story.assign("a")
         assert not story.effects[0].run.work.may_have_run_before
     assert (story.work("a").failures, story.work("a").dead_instances) == (0, ())
+
+
+def test_the_runner_that_hands_work_back_is_kept_from_it_for_longer_each_time():
+    story = begun()
+    waits = []
+    for _ in range(13):
+        again_time = story.release("a").events[0].again_time
+        assert story.work("a").barred == (("i1", again_time),)
+        assert story.again().work("a").barred == (("i1", again_time),), "a successor does not know it"
+        waits.append((again_time - story.now) / SECOND)
+        assert story.work("a").is_barred("i1", again_time - 1)
+        assert not story.work("a").is_barred("i2", again_time - 1)
+        story.later(waits[-1])
+        assert not story.work("a").is_barred("i1", story.now)
+        story.assign("a")
+    assert waits == [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+
+
+def test_each_runner_is_kept_from_the_work_that_it_handed_back():
+    story = begun()
+    first = story.release("a").events[0].again_time
+    story.assign("a", instance="i2")
+    second = story.release("a").events[0].again_time
+    assert story.work("a").barred == (("i1", first), ("i2", second))
+    story.later(0.5)
+    story.assign("a", instance="i3")
+    assert story.release("a").events[0].again_time == story.now + SECOND
+    assert story.work("a").barred == (("i3", story.now + SECOND),), "the others may have it again"
+
+
+def test_what_the_coordinator_takes_back_keeps_nobody_from_the_work():
+    story = begun()
+    assert story.release("a", ReleaseReason.WITHDRAWN).events[0].again_time == 0
+    assert (story.work("a").barred, story.work("a").hand_backs) == ((), 0)
+
+
+def test_work_that_is_handed_back_without_end_fails():
+    story = begun(node("a", retry={"attempts": 2}))
+    for _ in range(HAND_BACKS_MAX):
+        assert names(story.release("a")) == ["RunReleased"]
+        story.assign("a")
+    failed = story.release("a").events[0]
+    assert (failed.error.type, failed.reason) == ("HANDED_BACK", None)
+    story.wake()
+    story.assign("a")
+    assert names(story.release("a")) == ["RunFailed", "ExecutionFinished"]
 
 
 def test_a_run_handed_back_after_it_began_may_have_run_before():

@@ -1,7 +1,7 @@
 """Runs given to runners, and runs that come back from them without an outcome.
 
-The death of a runner costs the work one of its deaths, and a run that is handed back costs nothing. Neither costs an
-attempt of the retry policy.
+The death of a runner costs the work one of its deaths. A run that is handed back keeps its runner from the work for a
+while. Neither costs an attempt of the retry policy, unless the work is handed back without end.
 
 Deaths are counted by instance, so an instance that is lost with the same work twice counts once. When a runner has
 died with several runs, those that had begun are the likely cause. A run that had not begun, as far as its runner has
@@ -9,12 +9,19 @@ said, is spared. That happens once for each piece of work, because work may end 
 it has begun. A run that only renders for another runner is not the work, so its loss is no death of the work.
 """
 
-from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release
+from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release, ReportOfEnd
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, RunLeased, RunLost, RunReleased
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX, excess_bytes
 from services.coordinator.core.late_reports import live_run
-from services.coordinator.core.retry import BACKSTOP_MARGIN, DEATHS_MAX, death_error
+from services.coordinator.core.retry import (
+    BACKSTOP_MARGIN,
+    DEATHS_MAX,
+    HAND_BACKS_MAX,
+    death_error,
+    hand_back_delay,
+    hand_back_error,
+)
 from services.coordinator.core.state import Run, Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Error, FailureReason, ReleaseReason, RunState, fingerprint
@@ -76,9 +83,17 @@ def release(turn: Turn, command: Release) -> CommandRefusal | None:
     run = live_run(turn, command)
     if not isinstance(run, Run):
         return run
-    then = _ready_again(turn, run.work)
+    work = run.work
+    again_time = 0
+    if is_reported:
+        if work.hand_backs >= HAND_BACKS_MAX:
+            turn.fail_run(work, ReportOfEnd(run.number, run.epoch), hand_back_error(run.runner), random=1.0)
+            return None
+        again_time = turn.now + hand_back_delay(work.hand_backs + 1)
+    then = _ready_again(turn, work)
+    may_have_begun = command.may_have_begun
     turn.emit(
-        RunReleased(turn.now, run.work.key, run.number, command.reason, command.may_have_begun, is_reported, then)
+        RunReleased(turn.now, work.key, run.number, command.reason, may_have_begun, is_reported, then, again_time)
     )
     return None
 

@@ -916,11 +916,14 @@ class RunReleased(_message.Message):
     MAY_HAVE_BEGUN_FIELD_NUMBER: _builtins.int
     IS_REPORTED_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
+    AGAIN_TIME_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     release: Global___ReleaseReason.ValueType
     may_have_begun: _builtins.bool
     is_reported: _builtins.bool
     """False: the coordinator took the run back by itself."""
+    again_time: _builtins.int
+    """The instance that handed it back is not granted the work before this time. 0: it may be granted at once."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     @_builtins.property
@@ -934,10 +937,11 @@ class RunReleased(_message.Message):
         may_have_begun: _builtins.bool = ...,
         is_reported: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
+        again_time: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_reported", b"is_reported", "key", b"key", "may_have_begun", b"may_have_begun", "release", b"release", "run", b"run", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again_time", b"again_time", "is_reported", b"is_reported", "key", b"key", "may_have_begun", b"may_have_begun", "release", b"release", "run", b"run", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
