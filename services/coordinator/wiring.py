@@ -149,8 +149,9 @@ class CoordinatorService:
         )
 
     def _join_runners(self) -> None:
+        dead_runners = DeadRunners(self._executions, self._run_timing.granted_again)
         self._runners = SessionRunners(
-            self._executions, DeadRunners(self._executions, self._run_timing.granted_again), self._reads.run_standings
+            self._executions, dead_runners, self._reads.run_standings, self._settings.runner_reserve
         )
         self._registry = self._runners.registry = SessionRegistry(
             store=PostgresSessionStore(self._beats, "coordinator.runner_sessions", self._run_timing),
@@ -173,7 +174,7 @@ class CoordinatorService:
         )
         self._commit_loop = CommitLoop(
             executions=self._executions,
-            assigner=Assigner(self._registry),
+            assigner=Assigner(self._registry, self._executions.places),
             after_commit=after_commit,
             journal=self._journal,
             dispatch=self._dispatch,

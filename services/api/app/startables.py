@@ -16,7 +16,7 @@ from services.api.app.checking.children import Checkers
 from services.api.app.ports import StartableRecord, Workflows
 from services.api.app.refreshing_cache import RefreshingCache
 from services.api.core.plain_schemas import PRODUCT_MAX, SCHEMA_BYTES_MAX, is_plain
-from services.api.core.tiers import TierLimits, in_force
+from services.api.core.tiers import RUNNER_WEIGHTS, TierLimits, in_force
 from services.chassis.grpc.errors import Violation
 from services.chassis.process.clock import Clock
 from windlass.definition.durations import parse_duration
@@ -54,6 +54,7 @@ class Startable(NamedTuple):
     # In microseconds; 0: no timeout.
     timeout: int
     limits: TierLimits
+    runner_weight: int
     workspace_revision: int
 
 
@@ -97,5 +98,6 @@ def _startable(record: StartableRecord) -> Startable:
         check=InputCheck(document["inputSchema"]) if "inputSchema" in document else None,
         timeout=parse_duration(document.get("timeout", 0)),
         limits=in_force(record.tier, record.executions_max, record.queued_max),
+        runner_weight=RUNNER_WEIGHTS.get(record.tier, 1),
         workspace_revision=record.workspace_revision,
     )

@@ -1,4 +1,4 @@
-"""The limits of a tier: how many executions of a workspace run and are queued at once."""
+"""What a tier means: how many executions of a workspace run and are queued at once, and its share of the runners."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -15,6 +15,9 @@ class Tier(IntEnum):
 
 EXECUTIONS_MAX: Final[Mapping[int, int]] = {Tier.FREE: 1, Tier.PRO: 5, Tier.ENTERPRISE: 20}
 QUEUED_MAX: Final = 100_000
+# By these numbers workspaces share the places of a runner. They lie closer together than the limits, because a runner
+# has few places.
+RUNNER_WEIGHTS: Final[Mapping[int, int]] = {Tier.FREE: 1, Tier.PRO: 2, Tier.ENTERPRISE: 4}
 
 
 class TierLimits(NamedTuple):

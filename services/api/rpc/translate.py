@@ -66,6 +66,7 @@ def enqueue_item(start: PreparedStart, caller: str, traceparent: str) -> queue_p
         trigger_type=Execution.Trigger.MANUAL,
         caller=caller,
         traceparent=traceparent,
+        runner_weight=startable.runner_weight,
     )
     order.create_time.seconds, order.create_time.nanos = divmod(start.create_ns, _BILLION)
     if start.deadline_ns:

@@ -36,8 +36,9 @@ log = logger(__name__)
 _RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
 _US: Final = 1_000_000
 
-# Makes the grant that hands a run to its runner; the text is the effect key of its work.
-RunGrant = Callable[[Execution, GrantRun, str, Instant], Grant]
+# Makes the grant that hands a run to its runner. It is given the effect key of the work, and the places of the runner
+# that are no reserve.
+RunGrant = Callable[[Execution, GrantRun, str, int, Instant], Grant]
 
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
 _late = counter("coordinator_late_reports_total", "Reports refused because their lease had ended.")
@@ -137,8 +138,10 @@ class AfterCommit:
                 case GrantRun():
                     number = effect.run.number
                     # The grant is made before its place is taken, so that the place can be given back if this raises.
-                    grant = self._run_grant(execution, effect, pending.effect_keys[number], now)
-                    out.grants[pending.places.pop(number)].append(grant)
+                    session = pending.places[number]
+                    key = pending.effect_keys[number]
+                    out.grants[session].append(self._run_grant(execution, effect, key, session.data.places_max, now))
+                    del pending.places[number]
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
                 case StopRun():
                     holder = self._runners.of_instance(effect.instance_id)

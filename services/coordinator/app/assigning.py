@@ -1,4 +1,4 @@
-"""Assigns ready work to runners: first come, first served among executions, round robin among runners.
+"""Assigns ready work to runners: first come, first served among executions, fair shares among workspaces.
 
 Executions wait in one queue per requirement (workspace, module, labels), so that a batch looks only at work that a
 runner can take. An execution is given a limited share of places at a time and then goes to the end of its queue, so a
@@ -8,18 +8,25 @@ An execution that has just finished a step goes first, unless another has waited
 its place free in the same batch, so its result and the next lease become one append instead of two, and executions end
 one after another instead of all at the end.
 
+Each place of a runner goes to the workspace that holds the fewest places there for its weight. Running work is not
+taken back, so some places of every runner are a reserve: they go only to workspaces that hold none there.
+
+Work that a runner has handed back is not granted to that runner for a while (core/retry.py), but to any other.
+
 Credit is reserved before the append and becomes a grant after it. Credit for an append that fails is given back.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple, TypeAlias
 
 from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.runner_places import RunnerPlaces
 from services.coordinator.app.runner_scope import Requirement
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import Instant
@@ -44,13 +51,32 @@ class Assignment(NamedTuple):
     is_rendering: bool = False
 
 
-_NONE: Final[Set[Work]] = frozenset()
+class _Waiting(NamedTuple):
+    owned: OwnedExecution
+    work: Work
+    since: Instant
+    is_rendering: bool
+
+
+class _Turn(NamedTuple):
+    """A workspace that waits for places of one runner. Sorted by load, then by who has waited."""
+
+    load: float
+    number: int
+    # The load of one place: less for a workspace with more weight.
+    of_one: float
+    # So much of its work may be granted that counts as quick.
+    quick: int
+    workspace: str
+
+
 Queue: TypeAlias = "OrderedDict[OwnedExecution, Instant]"
 
 
 class Assigner:
-    def __init__(self, runners: SessionRegistry) -> None:
+    def __init__(self, runners: SessionRegistry, places: RunnerPlaces) -> None:
         self._runners = runners
+        self._places = places
         # The executions that wait, and since when.
         self._queues: dict[Requirement, Queue] = {}
         # The executions that have finished a step in this batch.
@@ -95,98 +121,181 @@ class Assigner:
     def give(self, now: Instant) -> dict[OwnedExecution, list[Assignment]]:
         """Reserves runners' places for as much ready work as there is credit for."""
         given: dict[OwnedExecution, list[Assignment]] = {}
+        lines = [self._line(requirement, now) for requirement in {**self._queues, **self._following}]
+        rooms = [_Room(session, self._places, lines, now) for session in self._runners.with_credit()]
         left = _GIVEN_MAX
-        served: dict[Requirement, Queue] = {}
-        passed_over: dict[Requirement, Queue] = {}
-        for requirement in {**self._queues, **self._following}:
-            queue, count = self._give(requirement, given, left, now)
-            left -= count
-            if queue:
-                (served if count else passed_over)[requirement] = queue
+        while rooms and left > 0:
+            # Round robin, so that work is spread over the runners.
+            going_on = []
+            for room in rooms:
+                if left > 0 and (waiting := room.take(now)) is not None:
+                    assignment = Assignment(waiting.work, room.session, waiting.since, waiting.is_rendering)
+                    given.setdefault(waiting.owned, []).append(assignment)
+                    going_on.append(room)
+                    left -= 1
+            rooms = going_on
         # Queues that were served go behind those that were not.
-        self._queues, self._following = {**passed_over, **served}, {}
+        lines.sort(key=lambda line: line.has_served)
+        self._queues = {line.requirement: queue for line in lines if (queue := line.rest())}
+        self._following = {}
         self._runners.set_demand(self.waiting)
         return given
 
-    def _give(
-        self, requirement: Requirement, given: dict[OwnedExecution, list[Assignment]], left: int, now: Instant
-    ) -> tuple[Queue, int]:
-        """Returns the executions that wait on, and how many works were assigned."""
+    def _line(self, requirement: Requirement, now: Instant) -> _Line:
         queue = self._queues.get(requirement) or OrderedDict()
         following = self._following.get(requirement) or OrderedDict()
-        free = self._runners.with_credit()
-        fitting = [each for each in free if each.data.fits(requirement)]
-        is_rendering = not fitting and self._needs_renderer(requirement)
-        if is_rendering:
-            renderer = Requirement(requirement.workspace, RENDERER, (), is_templated=True)
-            fitting = [each for each in free if each.data.fits(renderer)]
-        places = _places(fitting)
         has_waited = bool(queue) and now - next(iter(queue.values())) > _PATIENCE
-        before = left
-        for each in (queue, following) if has_waited else (following, queue):
-            left = _serve(each, requirement, places, given, left, is_rendering=is_rendering)
-        queue.update(following)
-        return queue, before - left
+        return _Line(
+            requirement, queue, following, is_in_turn=has_waited, is_rendering=self._is_rendered_first(requirement)
+        )
 
-    def _needs_renderer(self, requirement: Requirement) -> bool:
-        """A runner that does not render could do the work if it had no templates."""
-        if not requirement.is_templated:
+    def _is_rendered_first(self, requirement: Requirement) -> bool:
+        """A runner that does not render could do the work if it had no templates, and no other one is free."""
+        if not requirement.is_templated or any(each.data.fits(requirement) for each in self._runners.with_credit()):
             return False
         plain = requirement._replace(is_templated=False)
         return any(each.data.wants_rendered and each.data.fits(plain) for each in self._runners.sessions)
 
 
-def _serve(
-    queue: Queue,
-    requirement: Requirement,
-    places: Iterator[ServerSession],
-    given: dict[OwnedExecution, list[Assignment]],
-    left: int,
-    *,
-    is_rendering: bool,
-) -> int:
-    while queue and left > 0:
-        owned, since = next(iter(queue.items()))
-        # An execution that waits in several queues may have been served from another one.
-        taken = {each.work for each in given[owned]} if owned in given else _NONE
-        room = min(_SHARE, left)
-        works = _wanting(owned, requirement, taken, room + 1)
-        share = works[:room]
-        got = [Assignment(work, session, since, is_rendering) for work, session in zip(share, places, strict=False)]
-        if got:
-            left -= len(got)
-            given.setdefault(owned, []).extend(got)
-        if len(got) < len(share):
-            return left  # no credit is left, and the execution keeps its place
-        del queue[owned]
-        if len(works) > len(share):
-            queue[owned] = since
-    return left
+class _Line:
+    """The work that has one requirement, in the order in which it is served."""
+
+    def __init__(
+        self, requirement: Requirement, queue: Queue, following: Queue, *, is_in_turn: bool, is_rendering: bool
+    ) -> None:
+        self.requirement = requirement
+        # What a runner needs that is granted this work now.
+        self.granted_by = requirement
+        if is_rendering:
+            self.granted_by = Requirement(requirement.workspace, RENDERER, (), is_templated=True)
+        self._is_rendering = is_rendering
+        self.has_served = False
+        self._queue = queue
+        self._following = following
+        # Works that were passed over, because a runner that came to them had handed them back. None: another took it.
+        self._barred: list[_Waiting | None] = []
+        # How many of them each runner has come to.
+        self._seen: dict[str, int] = {}
+        self._works = self._in_order((queue, following) if is_in_turn else (following, queue))
+        self._next = next(self._works, None)
+
+    def take(self, instance_id: str, now: Instant) -> _Waiting | None:
+        """The next work that this runner may have."""
+        if self._barred and (found := self._take_barred(instance_id, now)) is not None:
+            return found
+        while (found := self._next) is not None:
+            self._next = next(self._works, None)
+            if not found.work.barred or not found.work.is_barred(instance_id, now):
+                self.has_served = True
+                return found
+            self._barred.append(found)
+            self._seen[instance_id] = len(self._barred)
+        return None
+
+    def _take_barred(self, instance_id: str, now: Instant) -> _Waiting | None:
+        for place in range(self._seen.get(instance_id, 0), len(self._barred)):
+            self._seen[instance_id] = place + 1
+            found = self._barred[place]
+            if found is not None and not found.work.is_barred(instance_id, now):
+                self._barred[place] = None
+                self.has_served = True
+                return found
+        return None
+
+    @property
+    def weight(self) -> int:
+        """That of its workspace."""
+        execution = None if self._next is None else self._next.owned.execution
+        return (execution is not None and execution.origin.runner_weight) or 1
+
+    def rest(self) -> Queue:
+        """The executions that wait on."""
+        rest: Queue = OrderedDict([(each.owned, each.since) for each in self._barred if each is not None])
+        rest.update(self._queue)
+        rest.update(self._following)
+        return rest
+
+    def _in_order(self, queues: Sequence[Queue]) -> Iterator[_Waiting]:
+        """An execution leaves its queue when all its works were yielded."""
+        for queue in queues:
+            begun: dict[OwnedExecution, Iterator[Work]] = {}
+            while queue:
+                owned, since = next(iter(queue.items()))
+                works = begun.pop(owned, None) or _wanting(owned, self.requirement)
+                for count, work in enumerate(works, 1):
+                    yield _Waiting(owned, work, since, self._is_rendering)
+                    if count == _SHARE:
+                        begun[owned] = works
+                        queue.move_to_end(owned)
+                        break
+                else:
+                    del queue[owned]
 
 
-def _wanting(owned: OwnedExecution, requirement: Requirement, taken: Set[Work], limit: int) -> list[Work]:
+class _Room:
+    """The places that one runner has free, while a batch shares them out."""
+
+    def __init__(self, session: ServerSession, places: RunnerPlaces, lines: Sequence[_Line], now: Instant) -> None:
+        self.session = session
+        self._instance_id = session.instance_id
+        self._credit = session.credit
+        uses = places.at(session.instance_id)
+        # The other places are in the hands of other coordinators. The credit may be for more than there are places.
+        own = min(self._credit + sum(use.held for use in uses.values()), session.attach.capacity)
+        self._reserve = session.data.reserved(own)
+        # How much slow work may be granted. It does not count for workspaces that hold nothing.
+        self._slow_room = own - self._reserve - sum(max(0, use.held - use.ended_lately(now)) for use in uses.values())
+        # The lines that the runner can serve, by workspace.
+        self._lines: dict[str, list[_Line]] = {}
+        # A heap of workspaces by their load.
+        self._turns: list[_Turn] = []
+        for number, line in enumerate(lines):
+            if session.data.fits(line.granted_by):
+                workspace = line.requirement.workspace
+                if workspace not in self._lines:
+                    use = uses.get(workspace)
+                    held, ended = (use.held, use.ended_lately(now)) if use is not None else (0, 0)
+                    self._turns.append(_Turn(held / line.weight, number, 1 / line.weight, ended - held, workspace))
+                self._lines.setdefault(workspace, []).append(line)
+        heapify(self._turns)
+
+    def take(self, now: Instant) -> _Waiting | None:
+        """The work that gets the next place. None: nobody is given one any more."""
+        while self._credit > 0 and self._turns:
+            load, number, of_one, quick, workspace = self._turns[0]
+            if load and self._credit <= self._reserve:
+                return None
+            is_slow = quick <= 0
+            if load and is_slow and self._slow_room <= 0:
+                heappop(self._turns)
+                continue
+            found = self._next_of(workspace, now)
+            if found is None:
+                heappop(self._turns)
+                continue
+            self.session.take_credit(1)
+            self._credit -= 1
+            self._slow_room -= is_slow
+            heapreplace(self._turns, _Turn(load + of_one, number, of_one, quick - 1, workspace))
+            return found
+        return None
+
+    def _next_of(self, workspace: str, now: Instant) -> _Waiting | None:
+        lines = self._lines[workspace]
+        while lines:
+            found = lines[0].take(self._instance_id, now)
+            if found is not None:
+                return found
+            del lines[0]
+        return None
+
+
+def _wanting(owned: OwnedExecution, requirement: Requirement) -> Iterator[Work]:
     if owned.is_dropped or owned.execution is None:
-        return []
+        return iter(())
     needs = requirement[1:]
-    wanting: list[Work] = []
-    for work in owned.execution.ready:
-        if _needs(work) == needs and work not in taken:
-            wanting.append(work)
-            if len(wanting) == limit:
-                break
-    return wanting
+    return (work for work in owned.execution.ready if _needs(work) == needs)
 
 
 def _needs(work: Work) -> tuple[str, tuple[tuple[str, str], ...], bool]:
     return work.node.runner_module, work.node.runner_labels, work.is_templated
-
-
-def _places(sessions: list[ServerSession]) -> Iterator[ServerSession]:
-    """Reserves one place after another, round robin, until none is left."""
-    while sessions:
-        free = []
-        for session in sessions:
-            if session.take_credit(1):
-                free.append(session)
-                yield session
-        sessions = free

@@ -118,6 +118,8 @@ class CommitLoop:
             pending = PendingAppend(owned, execution, self._codec)
             try:
                 room -= pending.decide_inbox(now, room)
+                # After an adoption its live runs are those that the journal has.
+                self._executions.places.follow(owned, execution.live if pending.is_adoption else pending.runs, now)
                 if owned.inbox:
                     # The rest of the inbox is decided after the other executions.
                     dirty[owned] = None
@@ -135,6 +137,7 @@ class CommitLoop:
             pending = batch.get(owned) or PendingAppend(owned, owned.execution, self._codec)
             try:
                 if pending.assign(given, now):
+                    self._executions.places.follow(owned, pending.runs, now)
                     batch[owned] = pending
                     if pending.has_failed_some:
                         # The failures may have made other work ready.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.tracing import TraceContext
@@ -94,6 +94,8 @@ class OwnedExecution:
     message_ids: list[str] = field(default_factory=list)
     # True: it is no longer owned, and whatever is under way for it is thrown away.
     is_dropped: bool = False
+    # Where the place of each live run is counted, by the number of the run (`RunnerPlaces`).
+    places: dict[int, Any] = field(default_factory=dict)
     # The time at which its timer fires; 0: it has none.
     wake: int = 0
 

@@ -26,6 +26,7 @@ from services.coordinator.app.owned_execution import (
     ReceivedReport,
 )
 from services.coordinator.app.ports import Definitions, Dispatch
+from services.coordinator.app.runner_places import RunnerPlaces
 from services.coordinator.app.timers import Timers
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
 from services.coordinator.core.effects import why_to_stop
@@ -62,6 +63,7 @@ class OwnedExecutions:
         self.unloaded: list[OwnedExecution] = []
         self.unloaded_level = Level()
         self.timers = Timers(clock, self._timers_due)
+        self.places = RunnerPlaces()
         self._clock = clock
         self._definitions = definitions
         self._dispatch = dispatch
@@ -109,6 +111,7 @@ class OwnedExecutions:
 
     def reload(self, owned: OwnedExecution) -> None:
         """Its journal turned out not to be empty."""
+        self.places.forget(owned)
         owned.execution = None
         self._load(owned)
 
@@ -169,6 +172,7 @@ class OwnedExecutions:
         if self.by_id.get(owned.execution_id) is owned:
             del self.by_id[owned.execution_id]
         self.dirty.pop(owned, None)
+        self.places.forget(owned)
         owned.wake = 0
         inputs, owned.inbox = owned.inbox, []
         self.send_away(each.source for each in inputs)

@@ -30,9 +30,19 @@ class Requirement(NamedTuple):
 class RunnerScope:
     """The runs that a runner may be granted, in a form that is quick to compare."""
 
-    __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "wants_rendered", "workspace")
+    __slots__ = (
+        "_reserve",
+        "idempotent_modules",
+        "key_id",
+        "labels",
+        "modules",
+        "places_max",
+        "wants_rendered",
+        "workspace",
+    )
 
-    def __init__(self, attach: Attach, identity: Identity) -> None:
+    def __init__(self, attach: Attach, identity: Identity, reserve: float) -> None:
+        """`reserve` is the share of the runner's places that goes only to workspaces that hold none there."""
         # "": the runner attached without a key.
         self.key_id = identity.name if identity.kind is CallerKind.RUNNER else ""
         self.workspace = identity.workspace
@@ -44,9 +54,18 @@ class RunnerScope:
         # The runner says that these are idempotent.
         self.idempotent_modules = frozenset(attach.idempotent_modules)
         self.labels = frozenset(attach.labels.items())
+        # A runner of one workspace needs no reserve.
+        self._reserve = 0.0 if self.workspace else reserve
+        # A workspace that holds a place begins no run beyond this number. 0: no reserve.
+        reserved = self.reserved(attach.capacity)
+        self.places_max = attach.capacity - reserved if reserved else 0
 
     def serves(self, workspace: str) -> bool:
         return self.workspace in ("", workspace)
+
+    def reserved(self, places: int) -> int:
+        """How many of so many places are the reserve."""
+        return max(1, int(places * self._reserve)) if self._reserve else 0
 
     def fits(self, requirement: Requirement) -> bool:
         return (

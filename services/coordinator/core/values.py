@@ -149,6 +149,8 @@ class Origin:
     create_time: Instant = 0
     # W3C trace context of the start.
     traceparent: str = ""
+    # The weight of the workspace when places of runners are shared out. 0: as 1.
+    runner_weight: int = 0
 
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)

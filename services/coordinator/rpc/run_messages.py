@@ -50,7 +50,7 @@ def run_of_key(key: str) -> int:
     return int(number) if number != key and number.isascii() and number.isdigit() and len(number) < 10 else 0
 
 
-def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
+def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int, now: Instant) -> Grant:
     run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
     message.execution_id = execution.execution_id
@@ -62,6 +62,7 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) ->
     _put_documents(message, work)
     message.effect_key, message.traceparent = key, run.traceparent
     message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
+    message.places_max = places_max
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if work.is_templated:

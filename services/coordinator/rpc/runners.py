@@ -47,10 +47,14 @@ class SessionRunners:
 
     registry: SessionRegistry
 
-    def __init__(self, executions: OwnedExecutions, dead_runners: DeadRunners, standings: RunStandings) -> None:
+    def __init__(
+        self, executions: OwnedExecutions, dead_runners: DeadRunners, standings: RunStandings, reserve: float = 0.0
+    ) -> None:
+        """`reserve` is the share of a runner's places that goes only to workspaces that hold none there."""
         self._executions = executions
         self._dead_runners = dead_runners
         self._standings = standings
+        self._reserve = reserve
         # No execution that was created before this time has rows. None: it is not known yet.
         self.kept_since: datetime | None = None
 
@@ -85,7 +89,7 @@ class SessionRunners:
 
     def on_attached(self, session: ServerSession) -> None:
         # This runs in the context of the call, as `admit` does, so the caller is known.
-        session.data = RunnerScope(session.attach, caller())
+        session.data = RunnerScope(session.attach, caller(), self._reserve)
         _runners.set(len(self.registry.sessions))
         attach = session.attach
         log.info("runner attached", runner=attach.holder, instance_id=attach.instance_id, held=session.held_count)

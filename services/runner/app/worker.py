@@ -21,6 +21,7 @@ may be idle. A run that was taken back is stopped and not reported: the report w
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -220,8 +221,8 @@ class Worker:
             log.error("plain functions that do not return hold every place", places=self._concurrency)
         self._was_wedged = self.is_wedged
         self._rendering.queue.send_away(now - RENDERING_SECONDS_MAX)
-        if self._queue and self._queue[0][0] < now - QUEUE_SECONDS_MAX and self._holder.may_start():
-            self._hand_back("QUEUED_TOO_LONG")
+        if self._holder.may_start():
+            self._hand_back("QUEUED_TOO_LONG", before=now - QUEUE_SECONDS_MAX)
 
     def _look_at_module_loop(self, now: float) -> None:
         if self.gave_up.is_set():
@@ -282,13 +283,23 @@ class Worker:
     def _has_place(self) -> bool:
         return len(self._going) + self._threads.abandoned < self._concurrency
 
+    def _has_place_for(self, job: Job) -> bool:
+        """False when only places of the reserve are free, and a run of this workspace is going already."""
+        if not job.places_max or len(self._going) + self._threads.abandoned < job.places_max:
+            return True
+        return all(going.job.workspace != job.workspace for going in self._going.values())
+
     def _turn(self) -> None:
         begun_inline = 0
+        held_up: list[tuple[float, Job]] = []
         while self._queue and self._has_place() and self._holder.may_start():
             if begun_inline == INLINE_PER_TURN:
                 self._turn_later()
                 break
-            _, job = self._queue.popleft()
+            since, job = self._queue.popleft()
+            if not self._has_place_for(job):
+                held_up.append((since, job))
+                continue
             module = self._module_of(job)
             if module is None:
                 self._reports.released(job, "UNKNOWN_MODULE")
@@ -298,6 +309,7 @@ class Worker:
                 begun_inline += self._run_inline(job, module)
             else:
                 self._begin(job, module)
+        self._queue.extendleft(reversed(held_up))
         if begun_inline:
             now = self._clock.monotonic()
             self._window.finished(now, begun_inline)
@@ -421,9 +433,10 @@ class Worker:
         self._going.pop(going.job.run_id, None)
         going.task.cancel()
 
-    def _hand_back(self, reason: str) -> None:
-        queued, self._queue = self._queue, deque()
-        for _, job in queued:
+    def _hand_back(self, reason: str, before: float = math.inf) -> None:
+        """Hand back what has come before this time and has not begun."""
+        while self._queue and self._queue[0][0] < before:
+            _, job = self._queue.popleft()
             self._reports.released(job, reason)
 
 

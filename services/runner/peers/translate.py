@@ -36,6 +36,7 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         is_render_all=grant.render_all,
         traceparent=grant.traceparent,
         cursor=grant.cursor,
+        places_max=grant.places_max,
         deadline_ns=now_ns + grant.execution_left.ToNanoseconds() if grant.HasField("execution_left") else 0,
     )
 

@@ -1,30 +1,36 @@
 """Ready work is assigned to runners."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, cast
+
+import pytest
 
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Attach
 from services.chassis.session.registry import SessionRegistry
 from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.runner_places import RunnerPlaces
 from services.coordinator.app.runner_scope import RunnerScope
-from services.coordinator.core.commands import Start
+from services.coordinator.core.commands import Assign, AssignedRun, Release, ReportSuccess, Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import Execution
-from services.coordinator.core.values import Origin
+from services.coordinator.core.values import Origin, ReleaseReason
 from services.coordinator.peers.dispatch import start_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
+
+PLACES = 10
 
 
 class Session:
     """A session that has only the runner's scope and credit."""
 
-    def __init__(self, name: str, credit: int, **more: Any) -> None:
+    def __init__(self, name: str, credit: int, workspace: str = "", reserve: float = 0.0, **more: Any) -> None:
         self.instance_id = name
         self.attach = Attach(holder=name, instance_id=name, capacity=credit, **more)
-        self.data = RunnerScope(self.attach, Identity(CallerKind.RUNNER, "k", "", ""))
+        self.data = RunnerScope(self.attach, Identity(CallerKind.RUNNER, "k", workspace=workspace), reserve)
         self.credit = credit
 
     def take_credit(self, wanted: int) -> int:
@@ -47,18 +53,25 @@ class Fleet:
 
 def assigner_of(fleet: Fleet, *executions: OwnedExecution) -> Assigner:
     """The executions have entered it one after the other, at time 1."""
-    made = Assigner(cast("SessionRegistry", fleet))
+    made = Assigner(cast("SessionRegistry", fleet), RunnerPlaces())
     for each in executions:
         made.enter(each, 1)
     return made
 
 
 def owned(
-    name: str, width: int, workspace: str = "w", module: str = "noop@1", inputs: Mapping[str, str] | None = None
+    name: str,
+    width: int,
+    workspace: str = "w",
+    module: str = "noop@1",
+    inputs: Mapping[str, str] | None = None,
+    *,
+    runner_weight: int = 0,
 ) -> OwnedExecution:
     nodes = [{"id": f"n{number}", "module": module, "inputs": inputs or {}} for number in range(width)]
     execution = Execution(name, compile_definition({"name": "w", "nodes": nodes, "edges": []}))
-    handle(execution, Start(1, "c", Origin(workspace, "w", 1, "v1", create_time=1)), 1)
+    origin = Origin(workspace, "w", 1, "v1", create_time=1, runner_weight=runner_weight)
+    handle(execution, Start(1, "c", origin), 1)
     return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"), execution=execution)
 
 
@@ -179,3 +192,174 @@ def test_work_that_no_runner_could_do_is_not_rendered() -> None:
 def test_module_that_evaluates_its_config_is_not_for_a_runner_that_does_not_render() -> None:
     foreign = Session("foreign", 5, modules=("condition@1", "noop@1"), wants_rendered=True)
     assert foreign.data.modules == {"noop@1"}
+
+
+class Shop:
+    """An assigner, and executions that are leased what they are given."""
+
+    def __init__(self, *sessions: Session) -> None:
+        self.fleet = Fleet(*sessions)
+        self.places = RunnerPlaces()
+        self.assigner = Assigner(cast("SessionRegistry", self.fleet), self.places)
+        self.now = 1
+
+    def enter(self, *executions: OwnedExecution) -> None:
+        for each in executions:
+            self.assigner.enter(each, self.now)
+
+    def give(self) -> Counter[str]:
+        """How many places each workspace was given."""
+        self.now += 1
+        counts: Counter[str] = Counter()
+        for each, given in self.assigner.give(self.now).items():
+            execution = each.execution
+            assert execution is not None
+            grants = [AssignedRun(work, session.instance_id, "r") for work, session, *_ in given]
+            assert handle(execution, Assign(grants), self.now).refusal is None
+            self.places.follow(each, execution.live, self.now)
+            counts[execution.origin.workspace] += len(given)
+        return counts
+
+    def held(self, session: Session) -> dict[str, int]:
+        """How many places of this runner each workspace holds."""
+        return {name: use.held for name, use in self.places.at(session.instance_id).items() if use.held}
+
+    def end(self, session: Session, *executions: OwnedExecution, count: int) -> None:
+        """The first `count` runs of these executions at this runner succeed, and their places are free."""
+        runs = [(each, run) for each in executions for run in each.execution.live.values()]  # type: ignore[union-attr]
+        for each, run in [pair for pair in runs if pair[1].instance_id == session.instance_id][:count]:
+            assert each.execution is not None
+            handle(each.execution, ReportSuccess(run.number, run.epoch, b"1"), self.now)
+            self.places.follow(each, [run.number], self.now)
+            session.credit += 1
+
+
+def test_one_workspace_leaves_the_reserve_to_those_who_hold_nothing() -> None:
+    session = Session("one", PLACES, reserve=0.2)
+    shop = Shop(session)
+    shop.enter(owned("flood", 40, "flood"))
+    assert shop.give() == {"flood": 8}
+    shop.enter(owned("first", 3, "first"))
+    assert shop.give() == {"first": 1}, "the second place of the reserve is for somebody else"
+    shop.enter(owned("second", 3, "second"))
+    assert shop.give() == {"second": 1}
+    assert session.credit == 0
+
+
+@pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 1), (4, 3), (10, 8), (100, 80)])
+def test_the_reserve_is_a_fifth_and_at_least_one_place(places: int, most: int) -> None:
+    shop = Shop(Session("one", places, reserve=0.2))
+    shop.enter(owned("flood", 200, "flood"))
+    assert shop.give() == {"flood": most}
+
+
+def test_a_runner_of_one_workspace_needs_no_reserve() -> None:
+    shop = Shop(Session("own", PLACES, workspace="flood", reserve=0.2))
+    shop.enter(owned("flood", 40, "flood"))
+    assert shop.give() == {"flood": PLACES}
+
+
+def test_a_workspace_holds_its_fair_share_while_another_has_ready_work() -> None:
+    session = Session("one", PLACES, reserve=0.2)
+    shop = Shop(session)
+    flood, quiet = owned("flood", 40, "flood"), owned("quiet", 40, "quiet")
+    shop.enter(flood)
+    assert shop.give() == {"flood": 8}
+    shop.enter(quiet)
+    for _ in range(10):
+        shop.give()
+        shop.end(session, flood, count=1)
+    shop.end(session, quiet, count=1)
+    shop.give()
+    assert shop.held(session) == {"flood": 4, "quiet": 4}
+
+
+def test_shares_are_weighted() -> None:
+    shop = Shop(Session("one", 100))
+    shop.enter(owned("heavy", 200, "heavy", runner_weight=4), owned("light", 200, "light", runner_weight=1))
+    assert shop.give() == {"heavy": 80, "light": 20}
+
+
+def test_places_are_shared_at_each_runner_by_itself() -> None:
+    common, special = Session("common", 10), Session("special", 10)
+    special.data.modules = frozenset({"x.y@1"})
+    shop = Shop(common, special)
+    flood = owned("flood", 40, "flood", "x.y@1")
+    shop.enter(flood, owned("quiet", 40, "quiet"))
+    assert shop.give() == {"flood": 10, "quiet": 10}
+    shop.enter(owned("more", 40, "quiet", "x.y@1"))
+    shop.end(special, flood, count=2)
+    assert shop.give() == {"quiet": 2}, "it holds nothing of this runner"
+
+
+def test_what_nobody_else_wants_may_be_had() -> None:
+    shop = Shop(Session("one", PLACES))
+    shop.enter(owned("flood", 40, "flood"), owned("quiet", 2, "quiet"))
+    assert shop.give() == {"flood": 8, "quiet": 2}
+
+
+@pytest.mark.parametrize(("lived", "more"), [(10_000, 16), (2_000_000, 8)])
+def test_credit_beyond_the_places_is_for_those_whose_runs_are_short(lived: int, more: int) -> None:
+    session = Session("one", PLACES, reserve=0.2)
+    shop = Shop(session)
+    flood = owned("flood", 40, "flood")
+    shop.enter(flood)
+    assert shop.give() == {"flood": 8}
+    shop.now += lived
+    shop.end(session, flood, count=8)
+    session.credit += 8
+    assert shop.give() == {"flood": more}
+    shop.now += 1_000_000
+    session.credit += 8
+    assert shop.give() == {}, "no run has ended lately"
+    shop.enter(owned("quiet", 1, "quiet"))
+    assert shop.give() == {"quiet": 1}
+
+
+def test_an_execution_that_is_forgotten_holds_no_places() -> None:
+    session = Session("one", PLACES, reserve=0.2)
+    shop = Shop(session)
+    flood = owned("flood", 4, "flood")
+    shop.enter(flood)
+    shop.give()
+    assert shop.held(session) == {"flood": 4}
+    shop.places.forget(flood)
+    assert shop.held(session) == {}
+
+
+def hand_back(shop: Shop, mine: OwnedExecution, session: Session) -> None:
+    assert mine.execution is not None
+    for run in list(mine.execution.live.values()):
+        handle(mine.execution, Release(run.number, run.epoch, ReleaseReason.REFUSED), shop.now)
+        shop.places.follow(mine, [run.number], shop.now)
+        session.credit += 1
+    shop.enter(mine)
+
+
+def test_work_is_not_granted_again_at_once_to_the_runner_that_handed_it_back() -> None:
+    session = Session("one", PLACES, reserve=0.2)
+    shop = Shop(session)
+    mine = owned("mine", 1)
+    shop.enter(mine)
+    grants = 0
+    for _ in range(1_000):
+        grants += shop.give().total()
+        hand_back(shop, mine, session)
+        shop.now += 3_000
+    # 0.25, 0.5, 1, 2 s and so on, within three seconds.
+    assert grants == 4
+
+
+def test_another_runner_is_granted_it_at_once() -> None:
+    one, two = Session("one", PLACES, reserve=0.2), Session("two", 1)
+    shop = Shop(one)
+    mine, other = owned("mine", 3), owned("other", 1)
+    shop.enter(mine)
+    assert shop.give() == {"w": 3}
+    hand_back(shop, mine, one)
+    shop.enter(other)
+    assert shop.give() == {"w": 1}, "the work behind it waits too"
+    shop.fleet.sessions.append(two)
+    assert shop.give() == {"w": 1}
+    assert two.credit == 0
+    assert not shop.assigner.is_idle

@@ -120,6 +120,26 @@ async def test_work_queued_behind_long_work_is_handed_back_unbegun(tmp_path: Any
     bench.worker.drop_all()
 
 
+async def test_places_of_the_reserve_are_for_workspaces_without_a_run(tmp_path: Any) -> None:
+    bench = Bench(tmp_path, concurrency=4)
+
+    def job(number: int, workspace: str) -> Job:
+        return a_job("delay@1", number, workspace=workspace, config={"duration": "60s"}, places_max=2)
+
+    bench.worker.take([job(number, "flood") for number in (1, 2, 3)])
+    assert bench.worker.going == 2
+    bench.clock.advance(0.6)
+    bench.worker.take([job(4, "quiet"), job(5, "quiet"), job(6, "third")])
+    assert bench.worker.going == 4
+    bench.clock.advance(0.6)
+    bench.worker.tend()
+    assert [(e.job.run_id, e.outcome) for e in bench.desk.ended] == [("e.3", Released("QUEUED_TOO_LONG", False))]
+    bench.worker.drop(["e.1", "e.2", "e.4"])
+    bench.worker.resume()
+    assert bench.worker.going == 2, "what was held up has not begun"
+    bench.worker.drop_all()
+
+
 async def test_an_unknown_module_is_handed_back(bench: Bench) -> None:
     assert await bench.outcome(a_job("billing.charge@2")) == Released("UNKNOWN_MODULE", may_have_begun=False)
 

@@ -312,6 +312,7 @@ class RunGrant(_message.Message):
     EXECUTION_INPUT_REF_FIELD_NUMBER: _builtins.int
     RENDERED_FIELD_NUMBER: _builtins.int
     RENDER_ALL_FIELD_NUMBER: _builtins.int
+    PLACES_MAX_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -355,6 +356,11 @@ class RunGrant(_message.Message):
     render_all: _builtins.bool
     """True: only render, and report {"config": …, "inputs": …} as the output. A runner that cannot render is then granted
     the run with these values. Never set for a runner that has set Attach.wants_rendered.
+    """
+    places_max: _builtins.int
+    """While this runner is at work for this workspace already, it begins the run only when fewer than so many of its runs are
+    under way. The other places are for workspaces that have none there. Until then the run waits, and behind long work it
+    is handed back. 0: the run may begin in any place.
     """
     @_builtins.property
     def lease(self) -> _session_pb2.Lease:
@@ -417,10 +423,11 @@ class RunGrant(_message.Message):
         execution_input_ref: Global___OutputRef | None = ...,
         rendered: Global___OutputRef | None = ...,
         render_all: _builtins.bool = ...,
+        places_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -614,8 +621,9 @@ class RunReport(_message.Message):
     def failed(self) -> Global___RunReport.Failed: ...
     @_builtins.property
     def released(self) -> Global___RunReport.Released:
-        """The run is handed back before it began, or given up while draining. It does not count as an attempt, and is granted
-        again at once.
+        """The run is handed back before it began, or given up while draining. It does not count as an attempt, up to 100 times
+        for the same work. This instance is not granted the work again for 0.25 s, which doubles with every hand-back of the
+        work up to 5 minutes. The refusal of a grant has the same effect.
         """
 
     @_builtins.property

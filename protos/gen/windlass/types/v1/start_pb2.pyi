@@ -63,6 +63,7 @@ class StartOrder(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     PARENT_EXECUTION_ID_FIELD_NUMBER: _builtins.int
     WATCHER_FIELD_NUMBER: _builtins.int
+    RUNNER_WEIGHT_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """A UUIDv7, minted by api."""
     workspace: _builtins.str
@@ -85,6 +86,10 @@ class StartOrder(_message.Message):
     watcher: _builtins.str
     """The api process that waits for the end of the execution (WatchRequest.watcher). The coordinator that is granted the
     execution sends the end to this process without a subscription. Empty: nobody waits.
+    """
+    runner_weight: _builtins.int
+    """The weight of the workspace when places of runners are shared out between workspaces: 1 for the tier FREE, 2 for PRO, 4
+    for ENTERPRISE. Absent: 1.
     """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -113,10 +118,11 @@ class StartOrder(_message.Message):
         traceparent: _builtins.str = ...,
         parent_execution_id: _builtins.str = ...,
         watcher: _builtins.str = ...,
+        runner_weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "execution_id", b"execution_id", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "execution_id", b"execution_id", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "runner_weight", b"runner_weight", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

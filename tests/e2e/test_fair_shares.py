@@ -1,0 +1,41 @@
+"""One workspace with much work cannot keep another from its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.support.api import Client, new_workspace
+from tests.support.probe import eventually
+from tests.support.stack import Stack, running_stack
+from windlass.api.v1 import resources_pb2
+
+SUCCESS, RUNNING = resources_pb2.Execution.SUCCESS, resources_pb2.Run.RUNNING
+# Places of the runner. A fifth of them is the reserve.
+PLACES, FLOOD_MAX = 10, 8
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def stack() -> AsyncIterator[Stack]:
+    async with running_stack() as made:
+        yield made
+
+
+async def test_delays_of_one_workspace_leave_places_for_others(stack: Stack) -> None:
+    flood, quiet = await new_workspace(stack, "flood", executions_max=1), Client(stack)
+    nodes = [{"id": f"n{number}", "module": "delay@1", "config": {"duration": "1h"}} for number in range(40)]
+    await flood.apply("flood", nodes)
+    await quiet.apply("quiet", [{"id": "a", "module": "noop@1"}, {"id": "b", "module": "noop@1"}])
+    execution = await flood.start("flood")
+
+    async def holds_its_share() -> bool:
+        runs = await flood.runs_of(execution.id)
+        assert len(runs) <= FLOOD_MAX, [(r.state, r.node, r.attempt, r.error.type) for r in runs]
+        return sum(run.state == RUNNING for run in runs) == FLOOD_MAX
+
+    await eventually(holds_its_share, 20, "the flood to begin")
+    for _ in range(3):
+        assert (await quiet.run("quiet")).state == SUCCESS
+    await flood.cancel(execution.id)
+    await flood.end_of(execution.id)
