@@ -92,7 +92,7 @@ def prepare(
 ) -> Attempt:
     """Render the templates. `loaded` holds the outputs that had to be fetched, by node.
 
-    Raises ModuleError when a template does not resolve. Blocks until the child has rendered what is not plain."""
+    Raises ModuleError when a template does not resolve. Blocks until a child has rendered what is not plain."""
     parsed: dict[str, Any] | None = None
 
     def scope() -> dict[str, Any]:
@@ -104,11 +104,11 @@ def prepare(
     def evaluate(expression: str) -> Any:
         if are_plain_conditions(expression, _data_bytes(job)):
             return rendering.renderer.evaluate(expression, scope())
-        return rendering.renderer_process.evaluate(expression, _scope(job), _data(job, loaded))
+        return rendering.children.of(job.workspace).evaluate(expression, _scope(job), _data(job, loaded))
 
     documents = reading.documents
     if not reading.has_plain_documents:
-        documents = rendering.renderer_process.render(documents, _scope(job), _data(job, loaded))
+        documents = rendering.children.of(job.workspace).render(documents, _scope(job), _data(job, loaded))
     elif reading.has_templates:
         documents = rendering.renderer.render(documents, scope())
     config, inputs = documents["config"] | reading.raw, documents["inputs"]

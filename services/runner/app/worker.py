@@ -8,7 +8,7 @@ and its beats. When an async module stalls the loop of the modules, the worker s
 back what has not begun there. Nothing can stop such a module. If it never ends, the worker fails its run, hands the
 others back, and gives up; then the process ends.
 
-A run whose templates are not plain waits in the rendering queue for the child of this process. Its time does not begin
+A run whose templates are not plain waits in the rendering queue for a child of this process. Its time does not begin
 while it waits, and after 2 s it is handed back, so that the templates of others cost it no attempt.
 
 Every granted run is reported: one guard stands around the whole attempt, and everything that is raised in it becomes a
@@ -379,7 +379,7 @@ class Worker:
             reading = reading or read(job, module)
             header = span.header() if span else ""
             prepared = partial(prepare, job, module, reading, self._rendering, kept, header)
-            attempt, outcome = await self._prepared(module, reading, prepared)
+            attempt, outcome = await self._prepared(job.workspace, module, reading, prepared)
             going.context = attempt.context
             outcome = outcome or await call(attempt, self._threads, self._module_loop)
         except (WaitedTooLong, LoopStalled) as waited:
@@ -397,15 +397,15 @@ class Worker:
         self._want(now)
 
     async def _prepared(
-        self, module: Module, reading: Reading, prepared: Callable[[], Attempt]
+        self, workspace: str, module: Module, reading: Reading, prepared: Callable[[], Attempt]
     ) -> tuple[Attempt, AttemptOutcome | None]:
         """The attempt, with its outcome when the rendering queue has called the module too. Raises WaitedTooLong."""
         if reading.is_plain:
             return prepared(), None
         queue, now = self._rendering.queue, self._clock.monotonic()
         if module.inline:
-            return await queue.call(now, partial(prepare_and_call_inline, prepared))
-        return await queue.call(now, prepared), None
+            return await queue.call(workspace, now, partial(prepare_and_call_inline, prepared))
+        return await queue.call(workspace, now, prepared), None
 
     async def _keep(
         self, going: Going, outcome: AttemptOutcome, attempt: Attempt | None, span: TraceContext | None

@@ -21,7 +21,7 @@ from services.runner.app.rendering import Renderer, RendererProcess
 from services.runner.app.rendering.engine import RENDERED_CHARACTERS_MAX
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Succeeded
-from tests.support.probe import some, until
+from tests.support.probe import until
 from tests.support.runner_bench import Bench, a_job
 from tests.support.stack import is_alive
 from windlass.sdk import Context, PermanentError, TransientError
@@ -263,7 +263,7 @@ async def test_plain_templates_start_no_child(bench: Bench) -> None:
     assert await bench.outcome(job) == Succeeded(orjson.dumps({"a": 8, "b": "no. 7", "c": "no. 7"}))
     job = a_job("condition@1", 2, config={"expression": "input.id + 1 > 7"})
     assert await bench.outcome(job) == Succeeded(b'{"result":true}', "true")
-    assert bench.rendering.renderer_process.pid is None
+    assert bench.rendering.children.pids == []
 
 
 async def test_many_copies_of_much_data_are_made_within_the_limits_of_the_child(bench: Bench) -> None:
@@ -282,7 +282,7 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
         return a_job("transform@1", number, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
 
     await bench.outcome(good(1))
-    first = some(bench.rendering.renderer_process.pid)
+    (first,) = bench.rendering.children.pids
     child = psutil.Process(first)
     child.suspend()
     await until(lambda: child.status() == psutil.STATUS_STOPPED, 10, "the child to stand still")
@@ -294,24 +294,24 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
     assert (outcome.failure_class, outcome.type) == (FailureClass.TRANSIENT, "RENDERER_LOST")
     assert await bench.outcome(good(3)) == Succeeded(b'{"a":14}')
     assert first not in children()
-    assert bench.rendering.renderer_process.pid in children()
+    assert set(bench.rendering.children.pids) <= set(children())
 
 
 async def test_a_child_that_was_killed_while_idle_is_missed_by_nobody(bench: Bench) -> None:
-    renderer_process = bench.rendering.renderer_process
-    assert await asyncio.to_thread(renderer_process.render, {"a": "{{ 1 + 1 }}"}, {}) == {"a": 2}
-    assert renderer_process.pid is not None
-    child = psutil.Process(renderer_process.pid)
+    renderer = bench.rendering.children.of("default")
+    assert await asyncio.to_thread(renderer.render, {"a": "{{ 1 + 1 }}"}, {}) == {"a": 2}
+    (pid,) = bench.rendering.children.pids
+    child = psutil.Process(pid)
     child.kill()
     await until(lambda: child.status() == psutil.STATUS_ZOMBIE, 10, "the child to end")
-    assert await asyncio.to_thread(renderer_process.render, {"a": "{{ 1 + 2 }}"}, {}) == {"a": 3}
+    assert await asyncio.to_thread(renderer.render, {"a": "{{ 1 + 2 }}"}, {}) == {"a": 3}
 
 
 async def test_the_event_loop_never_waits_for_the_child(bench: Bench) -> None:
     with pytest.raises(PermanentError, match="to_thread") as refusal:
-        bench.rendering.renderer_process.evaluate("[1, 2]", {})
+        bench.rendering.children.of("default").evaluate("[1, 2]", {})
     assert refusal.value.type == "BLOCKING_CALL"
-    assert bench.rendering.renderer_process.pid is None
+    assert bench.rendering.children.pids == []
 
 
 async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench) -> None:

@@ -5,6 +5,7 @@ A template can make the engine ask for more memory than there is, in one step th
 `core/plain.py` tells which templates cannot: the memory that they need is proportional to their data.
 """
 
+from services.runner.app.rendering.children import RenderingChildren
 from services.runner.app.rendering.engine import Renderer
 from services.runner.app.rendering.queue import RenderingQueue, WaitedTooLong
 from services.runner.app.rendering.renderer_process import RendererProcess
@@ -12,20 +13,19 @@ from services.runner.app.rendering.requests import with_parts
 
 
 class Rendering:
-    """Both renderers. They give the same results, but a hostile template can only end the child process."""
+    """Both ways to render. They give the same results, but a hostile template can only end a child process."""
 
     def __init__(self) -> None:
         self.renderer = Renderer()
-        self.renderer_process = RendererProcess()
+        self.children = RenderingChildren()
         # It reads large responses: whoever sends these keeps no template waiting. It is started at the first one.
         self.reader_process = RendererProcess()
-        # Runs wait here for the renderer process.
-        self.queue = RenderingQueue()
+        # Runs wait here for a child.
+        self.queue = RenderingQueue(self.children)
 
     def close(self) -> None:
         """End the children and let nothing more wait for them."""
-        self.queue.close()
-        self.renderer_process.close()
+        self.children.close()
         self.reader_process.close()
 
 

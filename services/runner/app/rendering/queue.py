@@ -1,18 +1,18 @@
-"""The queue in which runs wait for the child that renders. One thread serves them in order.
+"""The queue in which runs wait for a child that renders. Workspaces take turns (children.py).
 
 A call that waits has not begun: it costs neither a thread nor an attempt. When its run is stopped, or when it has
 waited too long, it leaves the queue and is never rendered. A call that has begun is finished; the child's limits bound
 how long that takes.
-
-Hazard: the end of this process waits for the thread. `RendererProcess.close` ends the call that the thread waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from services.runner.app.rendering.children import RenderingChildren
 
 T = TypeVar("T")
 
@@ -22,15 +22,15 @@ class WaitedTooLong(Exception):
 
 
 class RenderingQueue:
-    """Belongs to one event loop. Only `close` may be called from elsewhere."""
+    """Belongs to one event loop."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rendering")
+    def __init__(self, children: RenderingChildren) -> None:
+        self._children = children
         self._since: dict[Future[Any], float] = {}
 
-    async def call(self, now: float, function: Callable[[], T]) -> T:
-        """Call the function when the calls before it are done. `now` is in monotonic seconds."""
-        place = self._thread.submit(function)
+    async def call(self, workspace: str, now: float, function: Callable[[], T]) -> T:
+        """Call the function when it is the turn of the workspace. `now` is in monotonic seconds."""
+        place = self._children.submit(workspace, function)
         self._since[place] = now
         try:
             return await asyncio.wrap_future(place)
@@ -46,7 +46,3 @@ class RenderingQueue:
         for place, since in list(self._since.items()):
             if since < before and place.cancel():
                 del self._since[place]
-
-    def close(self) -> None:
-        """Begin nothing more."""
-        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -5,9 +5,9 @@ what is too large to be read here: the data of templates, and the bodies of resp
         ▲                                        │ it ends, or stands still for too long: killed
         └────────────────────────────────────────┘
 
-A runner has one child for templates and one for responses. Each does one request at a time. Calls block, so they are
-refused on the thread of an event loop: runs wait in `queue.py`, responses in a thread of `http.request`, and only
-modules that evaluate expressions themselves wait here, in their own threads.
+A child does one request at a time. Calls block, so they are refused on the thread of an event loop: runs wait in
+`queue.py`, modules that evaluate expressions themselves in their own threads (`children.py`), and responses, which have
+a child of their own, in a thread of `http.request`.
 
 The child is a program of its own: a fork of this process would copy gRPC's threads in an unusable state. It ends with
 its input, so also when this process is killed, and by its own timer when a template keeps it busy.
@@ -40,7 +40,7 @@ SILENT_SECONDS_MAX: Final = 10.0
 
 # JSON that nobody has parsed yet, by its path in the scope.
 Unparsed = Mapping[tuple[str, ...], bytes]
-_NOTHING: Final[Unparsed] = {}
+NOTHING: Final[Unparsed] = {}
 
 _TOO_LARGE = "the templates take too much memory"
 # A template can end the child by these signals, for these reasons.
@@ -95,14 +95,14 @@ class _Child:
     def _await(self, pipe: int, event: int) -> None:
         waiting = select.poll()
         waiting.register(pipe, event)
-        before_s = self._cpu_seconds()
+        before_s = self.cpu_seconds()
         while not waiting.poll(SILENT_SECONDS_MAX * 1000):
-            now_s = self._cpu_seconds()
+            now_s = self.cpu_seconds()
             if now_s == before_s:
                 raise TimeoutError
             before_s = now_s
 
-    def _cpu_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
         """The CPU time of the child so far. Its clock has this number in Linux (clock_getcpuclockid)."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
@@ -125,6 +125,11 @@ class RendererProcess:
         self._turn = threading.Lock()
         self._child: _Child | None = None
         self._closed = threading.Event()
+        # CPU time that requests have taken so far, with the starts of children. One that has ended its child counts by
+        # the clock, because the dead cannot be asked.
+        self.used_seconds = 0.0
+        # The part of it that the present child has taken.
+        self._of_child_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -132,13 +137,13 @@ class RendererProcess:
         child = self._child
         return None if child is None else child.process.pid
 
-    def render(self, documents: Mapping[str, Any], scope: Mapping[str, Any], unparsed: Unparsed = _NOTHING) -> Any:
+    def render(self, documents: Mapping[str, Any], scope: Mapping[str, Any], unparsed: Unparsed = NOTHING) -> Any:
         """Like `Renderer.render`, for documents by name. A value that is no JSON fails here already.
 
         `unparsed` has more of the scope, as JSON by its path."""
         return orjson.loads(self._resolved({"documents": documents, "scope": scope}, unparsed))
 
-    def evaluate(self, expression: str, scope: Mapping[str, Any], unparsed: Unparsed = _NOTHING) -> Any:
+    def evaluate(self, expression: str, scope: Mapping[str, Any], unparsed: Unparsed = NOTHING) -> Any:
         """Like `Renderer.evaluate`."""
         # Unlike orjson this reads numbers of any size, NaN and infinities.
         return json.loads(self._resolved({"expression": expression, "scope": scope}, unparsed))
@@ -160,19 +165,23 @@ class RendererProcess:
             self._give_up()
 
     def _asked(self, asked: Mapping[str, Any], parts: Sequence[bytes]) -> bytes:
-        _refuse_event_loop()
+        refuse_event_loop()
         request = request_of(asked, parts)
         if len(request) > FRAME_BYTES_MAX:
             raise PermanentError("the data of the templates is too large", type="TEMPLATE_ERROR")
         with self._turn:
+            began = time.monotonic()
             try:
                 child = self._child_ready()
                 child.send(request)
                 verdict, body = Head.decoded(child.receive()), child.receive()
+                self._count(child.cpu_seconds())
             except TimeoutError:
+                self.used_seconds += time.monotonic() - began
                 self._give_up()
                 raise TransientError("the child that renders does not answer", type="RENDERER_LOST") from None
             except EOFError:
+                self.used_seconds += time.monotonic() - began
                 raise self._lost() from None
             except BaseException:
                 # The pipes hold half an answer.
@@ -184,6 +193,10 @@ class RendererProcess:
             raise PermanentError(body.decode(), type="TEMPLATE_ERROR")
         return body
 
+    def _count(self, of_child_s: float) -> None:
+        self.used_seconds += of_child_s - self._of_child_s
+        self._of_child_s = of_child_s
+
     def _child_ready(self) -> _Child:
         if self._closed.is_set():
             raise TransientError("the runner ends", type="RENDERER_LOST")
@@ -191,7 +204,7 @@ class RendererProcess:
             # It ended while it was idle.
             self._give_up()
         if self._child is None:
-            self._child = _Child()
+            self._child, self._of_child_s = _Child(), 0.0
             if self._closed.is_set():
                 self._child.process.kill()
             try:
@@ -215,7 +228,7 @@ class RendererProcess:
             child.end()
 
 
-def _refuse_event_loop() -> None:
+def refuse_event_loop() -> None:
     """A wait on an event loop would stop all runs on it, and on the worker's also the beats."""
     try:
         asyncio.get_running_loop()
