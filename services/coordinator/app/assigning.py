@@ -8,8 +8,9 @@ An execution that has just finished a step goes first, unless another has waited
 its place free in the same batch, so its result and the next lease become one append instead of two, and executions end
 one after another instead of all at the end.
 
-Each place of a runner goes to the workspace that holds the fewest places there for its weight. Running work is not
-taken back, so some places of every runner are a reserve: they go only to workspaces that hold none there.
+Each place of a runner goes to the workspace that holds the fewest places there for its weight, and among equals to the
+one that has used runners least in the last seconds. Running work is not taken back, so some places of every runner are
+a reserve: they go only to workspaces that hold none there and have used runners little in the last seconds.
 
 Work that a runner has handed back is not granted to that runner for a while (core/retry.py), but to any other.
 
@@ -18,7 +19,7 @@ Credit is reserved before the append and becomes a grant after it. Credit for an
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple, TypeAlias
@@ -36,6 +37,8 @@ from windlass.definition.modules import RENDERER
 _SHARE: Final = 64
 # Microseconds. An execution that has waited this long goes before those that have just finished a step.
 _PATIENCE: Final = 5_000_000
+# µs. Beyond this use of runners in the last seconds, a workspace waits for a place that is no reserve.
+_LIGHT: Final = 1_000_000
 # When this number of executions waits, their works need not be counted.
 _COUNTED_MAX: Final = 200
 # Works assigned in one batch. The append grows with them.
@@ -59,14 +62,14 @@ class _Waiting(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """A workspace that waits for places of one runner. Sorted by load, then by who has waited."""
+    """A workspace that waits for places of one runner. Sorted by load, then by its use of runners lately."""
 
     load: float
+    spent: float
+    # Its place in the order of service.
     number: int
     # The load of one place: less for a workspace with more weight.
     of_one: float
-    # So much of its work may be granted that counts as quick.
-    quick: int
     workspace: str
 
 
@@ -240,52 +243,58 @@ class _Room:
         self._instance_id = session.instance_id
         self._credit = session.credit
         uses = places.at(session.instance_id)
+        held: Counter[str] = Counter()
+        slow = 0
+        for (workspace, _), use in uses.items():
+            held[workspace] += use.held
+            slow += max(0, use.held - use.ended_lately(now))
         # The other places are in the hands of other coordinators. The credit may be for more than there are places.
-        own = min(self._credit + sum(use.held for use in uses.values()), session.attach.capacity)
+        own = min(self._credit + held.total(), session.attach.capacity)
         self._reserve = session.data.reserved(own)
-        # How much slow work may be granted. It does not count for workspaces that hold nothing.
-        self._slow_room = own - self._reserve - sum(max(0, use.held - use.ended_lately(now)) for use in uses.values())
-        # The lines that the runner can serve, by workspace.
-        self._lines: dict[str, list[_Line]] = {}
+        # How much slow work may still be granted. It does not count for workspaces that hold nothing.
+        self._slow_room = own - self._reserve - slow
+        # The lines that the runner can serve, by workspace. Each with the number of its works that count as quick.
+        self._lines: dict[str, list[tuple[_Line, int]]] = {}
         # A heap of workspaces by their load.
         self._turns: list[_Turn] = []
         for number, line in enumerate(lines):
+            workspace, module = line.requirement.workspace, line.requirement.module
             if session.data.fits(line.granted_by):
-                workspace = line.requirement.workspace
                 if workspace not in self._lines:
-                    use = uses.get(workspace)
-                    held, ended = (use.held, use.ended_lately(now)) if use is not None else (0, 0)
-                    self._turns.append(_Turn(held / line.weight, number, 1 / line.weight, ended - held, workspace))
-                self._lines.setdefault(workspace, []).append(line)
+                    load, spent = held[workspace] / line.weight, places.spent(workspace, now) / line.weight
+                    self._turns.append(_Turn(load, spent, number, 1 / line.weight, workspace))
+                known = uses.get((workspace, module))
+                quick = 0 if known is None else known.ended_lately(now) - known.held
+                self._lines.setdefault(workspace, []).append((line, quick))
         heapify(self._turns)
 
     def take(self, now: Instant) -> _Waiting | None:
         """The work that gets the next place. None: nobody is given one any more."""
         while self._credit > 0 and self._turns:
-            load, number, of_one, quick, workspace = self._turns[0]
-            if load and self._credit <= self._reserve:
+            load, spent, number, of_one, workspace = self._turns[0]
+            may_use_reserve = not load and spent <= _LIGHT
+            if self._credit <= self._reserve and not may_use_reserve:
                 return None
-            is_slow = quick <= 0
-            if load and is_slow and self._slow_room <= 0:
-                heappop(self._turns)
-                continue
-            found = self._next_of(workspace, now)
+            found = self._next_of(workspace, now, may_be_slow=may_use_reserve or self._slow_room > 0)
             if found is None:
                 heappop(self._turns)
                 continue
             self.session.take_credit(1)
             self._credit -= 1
-            self._slow_room -= is_slow
-            heapreplace(self._turns, _Turn(load + of_one, number, of_one, quick - 1, workspace))
+            heapreplace(self._turns, _Turn(load + of_one, spent, number, of_one, workspace))
             return found
         return None
 
-    def _next_of(self, workspace: str, now: Instant) -> _Waiting | None:
+    def _next_of(self, workspace: str, now: Instant, *, may_be_slow: bool) -> _Waiting | None:
         lines = self._lines[workspace]
         while lines:
-            found = lines[0].take(self._instance_id, now)
-            if found is not None:
-                return found
+            line, quick = lines[0]
+            if quick > 0 or may_be_slow:
+                found = line.take(self._instance_id, now)
+                if found is not None:
+                    lines[0] = line, quick - 1
+                    self._slow_room -= quick <= 0
+                    return found
             del lines[0]
         return None
 

@@ -4,8 +4,11 @@ A place is held by a live run of an execution that is owned here. Runs that othe
 seen: the runner divides its credit among its coordinators, and each of them shares out what it is given.
 
 A runner asks for more runs than it has places when runs have just ended (services/runner/core/window.py), so that it
-need not wait for the next ones. That is meant for workspaces whose runs are short: the work of a workspace counts as
-slow as far as it holds more places than its short runs have given back in the last moments.
+need not wait for the next ones. That is meant for modules whose runs are short: the runs of a workspace at a module
+count as slow as far as they hold more places than short ones have given back in the last moments.
+
+Among workspaces that hold equally many places, the one goes first that has used runners least in the last seconds. So
+one that needs a place now and then does not queue behind fifty that always need some.
 
 Hazard: whoever changes the live runs of an execution calls `follow` with the numbers of those runs, and whoever forgets
 the execution calls `forget`. Otherwise the places of a run that is over stay held.
@@ -24,12 +27,16 @@ from services.coordinator.core.values import SECOND, Instant, Span
 _SLOT: Final[Span] = 50_000
 # A runner hands back what has waited there for so long.
 _SHORT: Final[Span] = SECOND
+# After this time, half of the use of runners is forgotten.
+_HALF_LIFE: Final[Span] = 10 * SECOND
+# More is not remembered, so that after an hour-long run a workspace counts as light again within a minute.
+_SPENT_MAX: Final[Span] = 60 * SECOND
 # Beyond this number, entries that hold nothing are forgotten.
 _IDLE_MAX: Final = 100
 
 
 class Use:
-    """The use that one workspace makes of one runner."""
+    """The use that one workspace makes of one runner with one module."""
 
     __slots__ = ("_ended", "_ended_before", "_slot", "held")
 
@@ -55,16 +62,21 @@ class Use:
             self._slot, self._ended = slot, 0
 
 
-_NOBODY: Final[Mapping[str, Use]] = MappingProxyType({})
+# By workspace and module.
+Uses = Mapping[tuple[str, str], Use]
+_NOBODY: Final[Uses] = MappingProxyType({})
 
 
 class RunnerPlaces:
     def __init__(self) -> None:
-        # By instance, and by workspace.
-        self._uses: dict[str, dict[str, Use]] = {}
+        # By instance.
+        self._uses: dict[str, dict[tuple[str, str], Use]] = {}
+        # How long runs of each workspace have held places, all runners together, and when that was.
+        self._spent: dict[str, tuple[float, Instant]] = {}
+        self._spent_max = _IDLE_MAX
 
-    def at(self, instance_id: str) -> Mapping[str, Use]:
-        """The use that each workspace makes of this runner."""
+    def at(self, instance_id: str) -> Uses:
+        """The use that is made of this runner."""
         return self._uses.get(instance_id, _NOBODY)
 
     def follow(self, owned: OwnedExecution, numbers: Iterable[int], now: Instant) -> None:
@@ -76,9 +88,12 @@ class RunnerPlaces:
             run = live.get(number)
             if run is None:
                 if number in places:
-                    places.pop(number).end_one(now - execution.runs[number - 1].create_time, now)
+                    lived = now - execution.runs[number - 1].create_time
+                    places.pop(number).end_one(lived, now)
+                    self._spend(execution.origin.workspace, lived, now)
             elif number not in places and run.instance_id:
-                use = places[number] = self._use(run.instance_id, execution.origin.workspace)
+                key = execution.origin.workspace, run.work.node.runner_module
+                use = places[number] = self._use(run.instance_id, key)
                 use.held += 1
 
     def forget(self, owned: OwnedExecution) -> None:
@@ -87,16 +102,27 @@ class RunnerPlaces:
         for use in places.values():
             use.held -= 1
 
-    def _use(self, instance_id: str, workspace: str) -> Use:
+    def spent(self, workspace: str, now: Instant) -> float:
+        """For how long (µs) the workspace has held places lately, all places together."""
+        spent, since = self._spent.get(workspace, (0.0, now))
+        return float(spent * 0.5 ** ((now - since) / _HALF_LIFE))
+
+    def _spend(self, workspace: str, lived: Span, now: Instant) -> None:
+        if len(self._spent) >= self._spent_max:
+            self._spent = {name: each for name, each in self._spent.items() if self.spent(name, now) >= SECOND / 1_000}
+            self._spent_max = max(_IDLE_MAX, 2 * len(self._spent))
+        self._spent[workspace] = (min(self.spent(workspace, now) + lived, _SPENT_MAX), now)
+
+    def _use(self, instance_id: str, key: tuple[str, str]) -> Use:
         uses = self._uses.get(instance_id)
         if uses is None:
             if len(self._uses) >= _IDLE_MAX:
                 self._uses = {name: each for name, each in self._uses.items() if any(use.held for use in each.values())}
             uses = self._uses[instance_id] = {}
-        use = uses.get(workspace)
+        use = uses.get(key)
         if use is None:
             if len(uses) >= _IDLE_MAX:
                 for idle in [name for name, each in uses.items() if not each.held]:
                     del uses[idle]
-            use = uses[workspace] = Use()
+            use = uses[key] = Use()
         return use

@@ -64,8 +64,8 @@ class RunnerScope:
         return self.workspace in ("", workspace)
 
     def reserved(self, places: int) -> int:
-        """How many of so many places are the reserve."""
-        return max(1, int(places * self._reserve)) if self._reserve else 0
+        """How many of so many places are the reserve. A single place cannot be kept free."""
+        return max(1, int(places * self._reserve)) if self._reserve and places > 1 else 0
 
     def fits(self, requirement: Requirement) -> bool:
         return (

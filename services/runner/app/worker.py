@@ -287,6 +287,10 @@ class Worker:
         """False when only places of the reserve are free, and a run of this workspace is going already."""
         if not job.places_max or len(self._going) + self._threads.abandoned < job.places_max:
             return True
+        module = self._registry.get(job.module)
+        if module is not None and module.inline and not job.has_templates:
+            # It is done at once and takes no place.
+            return True
         return all(going.job.workspace != job.workspace for going in self._going.values())
 
     def _turn(self) -> None:

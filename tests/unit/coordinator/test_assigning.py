@@ -222,7 +222,7 @@ class Shop:
 
     def held(self, session: Session) -> dict[str, int]:
         """How many places of this runner each workspace holds."""
-        return {name: use.held for name, use in self.places.at(session.instance_id).items() if use.held}
+        return {name: use.held for (name, _), use in self.places.at(session.instance_id).items() if use.held}
 
     def end(self, session: Session, *executions: OwnedExecution, count: int) -> None:
         """The first `count` runs of these executions at this runner succeed, and their places are free."""
@@ -314,6 +314,33 @@ def test_credit_beyond_the_places_is_for_those_whose_runs_are_short(lived: int, 
     assert shop.give() == {}, "no run has ended lately"
     shop.enter(owned("quiet", 1, "quiet"))
     assert shop.give() == {"quiet": 1}
+
+
+def test_who_needs_a_place_now_and_then_does_not_queue_behind_those_who_always_do() -> None:
+    session = Session("one", 5, reserve=0.2)
+    shop = Shop(session)
+    crowd = [owned(f"e{number}", 40, f"w{number}") for number in range(50)]
+    shop.enter(*crowd)
+    for _ in range(100):
+        given = shop.give()
+        shop.now += 300_000
+        shop.end(session, *crowd, count=given.total())
+    assert shop.give().total() == 4, "the crowd needs the reserve all the time"
+    shop.enter(owned("quiet", 1, "quiet"))
+    assert shop.give() == {"quiet": 1}
+
+
+def test_short_runs_of_one_module_make_no_room_for_another() -> None:
+    session = Session("one", PLACES, reserve=0.2)
+    shop = Shop(session)
+    quick = owned("quick", 8, "flood")
+    shop.enter(quick)
+    assert shop.give() == {"flood": 8}
+    shop.end(session, quick, count=8)
+    session.credit += 8
+    shop.enter(owned("slow", 40, "flood", "delay@1"), owned("more", 40, "flood"))
+    assert shop.give() == {"flood": 16}
+    assert shop.places.at("one")["flood", "delay@1"].held == 8
 
 
 def test_an_execution_that_is_forgotten_holds_no_places() -> None:
