@@ -5,8 +5,15 @@
 
 from typing import Any, Final
 
-from windlass.definition.durations import DURATION_MAX
-from windlass.definition.limits import ATTEMPTS_MAX, BRANCH_FORM, FACTOR_MAX, NAME_FORM, NODE_ID_FORM
+from windlass.definition.durations import DURATION_MAX, SECOND
+from windlass.definition.limits import (
+    ATTEMPT_SECONDS_MAX,
+    ATTEMPTS_MAX,
+    BRANCH_FORM,
+    FACTOR_MAX,
+    NAME_FORM,
+    NODE_ID_FORM,
+)
 
 Schema = dict[str, Any]
 
@@ -43,16 +50,13 @@ _DESCRIPTION: Final[Schema] = {
     "maxLength": 4_096,
     "description": "must be text of at most 4096 characters",
 }
-_TIMEOUT: Final[Schema] = {
-    "allOf": [
-        DURATION,
-        {
-            "duration-between": [1, DURATION_MAX],
-            "x-reason": "OUT_OF_RANGE",
-            "description": "a timeout is longer than nothing",
-        },
-    ]
-}
+
+
+def _timeout(most: int, description: str) -> Schema:
+    between = {"duration-between": [1, most], "x-reason": "OUT_OF_RANGE", "description": description}
+    return {"allOf": [DURATION, between]}
+
+
 _LABEL: Final[Schema] = {
     "x-reason": "WRONG_TYPE",
     "description": "a label is a name of at most 63 characters with a text of at most 255",
@@ -77,7 +81,7 @@ WORKFLOW: Final[Schema] = object_of(
     description=_DESCRIPTION,
     inputSchema={},
     initialState=FREE,
-    timeout=_TIMEOUT,
+    timeout=_timeout(DURATION_MAX, "a timeout is longer than nothing"),
     onFailure={"enum": ["CONTINUE", "FAIL_FAST"]},
     retry=_RETRY,
     nodes={"type": "array"},
@@ -91,7 +95,7 @@ NODE: Final[Schema] = object_of(
     description=_DESCRIPTION,
     config=FREE,
     inputs=FREE,
-    timeout=_TIMEOUT,
+    timeout=_timeout(ATTEMPT_SECONDS_MAX * SECOND, "the timeout of a node is longer than nothing and at most 24 hours"),
     retry=_RETRY,
     idempotent={"type": "boolean"},
     join={"enum": ["ALL", "ANY"]},

@@ -12,6 +12,8 @@ DEPTH_MAX: Final = 30
 FAULTS_MAX: Final = 1_000
 
 ATTEMPTS_MAX: Final = 100
+# One attempt holds a place of its runner, which is shared.
+ATTEMPT_SECONDS_MAX: Final = 86_400
 FACTOR_MAX: Final = 10
 
 NAME_FORM: Final = r"[a-z][a-z0-9-]{0,62}"

@@ -30,9 +30,9 @@ class Context:
     effect_key: str
     # An earlier attempt was granted and may have had its effect.
     may_have_run_before: bool
-    # The time at which this attempt ends at the latest, by this machine's clock: its node's timeout or its execution's
-    # deadline, whichever comes first. None when neither is set.
-    deadline: datetime | None
+    # The time at which this attempt ends at the latest, by this machine's clock: its node's timeout (24 hours if it has
+    # none) or its execution's deadline, whichever comes first.
+    deadline: datetime
     # The last cursor that a heartbeat of an earlier attempt reported; None when there is none.
     cursor: Any
     # Each line names the run.

@@ -23,6 +23,7 @@ from services.runner.core.failures import Failure, FailureClass, class_named, of
 from services.runner.core.job import AttemptOutcome, Job, OutputMissing, RunLease, StoredOutput, Succeeded
 from services.runner.core.plain import are_plain_conditions, is_plain_document, weight_of_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
+from windlass.definition.limits import ATTEMPT_SECONDS_MAX
 from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError, TransientError
 from windlass.sdk.encoding import encoded
 
@@ -155,7 +156,7 @@ async def call(attempt: Attempt, threads: ModuleThreads, module_loop: ModuleLoop
     async functions share one.
 
     Only an Exception becomes a Failure. The worker decides what a cancellation means, and LoopStalled."""
-    timeout = attempt.job.timeout_seconds or None
+    timeout = _timeout_seconds(attempt.job)
     function, given = attempt.module.function, (attempt.context, attempt.inputs, attempt.config)
     try:
         async with asyncio.timeout(timeout) as limit:
@@ -237,11 +238,15 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(failure_class, name, clamp_text(error), clamp_seconds(getattr(error, "retry_after", None)))
 
 
-def _deadline(job: Job) -> datetime | None:
+def _timeout_seconds(job: Job) -> float:
+    """Every attempt has a timeout, because it holds a place."""
+    return job.timeout_seconds or float(ATTEMPT_SECONDS_MAX)
+
+
+def _deadline(job: Job) -> datetime:
     """The earlier of the attempt's deadline, which counts from now, and its execution's."""
-    own = datetime.now(UTC).timestamp() + job.timeout_seconds if job.timeout_seconds else 0.0
-    ends = [end for end in (own, job.deadline_ns / 1e9) if end]
-    return datetime.fromtimestamp(min(ends), UTC) if ends else None
+    own = datetime.now(UTC).timestamp() + _timeout_seconds(job)
+    return datetime.fromtimestamp(min(own, job.deadline_ns / 1e9) if job.deadline_ns else own, UTC)
 
 
 def _data_bytes(job: Job) -> int:

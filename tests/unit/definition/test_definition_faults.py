@@ -182,6 +182,7 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("nodes.0.config", "x", "nodes[0].config", "WRONG_TYPE"),
     ("nodes.0.inputs", [], "nodes[0].inputs", "WRONG_TYPE"),
     ("nodes.0.timeout", "0s", "nodes[0].timeout", "OUT_OF_RANGE"),
+    ("nodes.0.timeout", "24.001h", "nodes[0].timeout", "OUT_OF_RANGE"),
     ("nodes.0.retry.attempts", -1, "nodes[0].retry.attempts", "OUT_OF_RANGE"),
     ("nodes.0.retry.initialDelay", "10m", "nodes[0].retry.maxDelay", "OUT_OF_RANGE"),
     ("nodes.0.idempotent", "yes", "nodes[0].idempotent", "WRONG_TYPE"),

@@ -1,6 +1,6 @@
 """The deadline of an attempt as its module is told."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -53,10 +53,16 @@ async def deadline_of(directory: Any, **given: Any) -> datetime | None:
 async def test_module_is_told_the_earlier_of_its_nodes_timeout_and_its_executions_deadline(tmp_path: Any) -> None:
     year = 365 * 86_400.0
     of_execution = datetime.fromtimestamp(SOON, UTC)
-    assert await deadline_of(tmp_path) is None
-    assert await deadline_of(tmp_path, deadline_ns=SOON * BILLION) == of_execution
     long = await deadline_of(tmp_path, deadline_ns=SOON * BILLION, timeout_seconds=20 * year)
     assert long == of_execution
     own = await deadline_of(tmp_path, deadline_ns=FAR * BILLION, timeout_seconds=60.0)
     assert own is not None
     assert own < datetime.fromtimestamp(FAR, UTC)
+
+
+@pytest.mark.parametrize("deadline_ns", [0, SOON * BILLION])
+async def test_attempt_of_a_node_without_a_timeout_ends_after_a_day(tmp_path: Any, deadline_ns: int) -> None:
+    before = datetime.now(UTC)
+    deadline = await deadline_of(tmp_path, deadline_ns=deadline_ns)
+    assert deadline is not None
+    assert timedelta(days=1) <= deadline - before < timedelta(days=1, minutes=1)

@@ -374,7 +374,8 @@ class RunGrant(_message.Message):
     def timeout(self) -> _duration_pb2.Duration:
         """The runner counts it from the start of the work. When it passes, the outcome is a failure of class TIMEOUT. When
         nothing is reported 5 s after it has passed (counted from the run's first progress, or else from its grant), the
-        attempt counts as failed and the lease is revoked with NODE_TIMEOUT. Absent: there is no timeout.
+        attempt counts as failed and the lease is revoked with NODE_TIMEOUT. Absent: 24 hours, which is also the
+        longest; then only the runner counts it.
         """
 
     @_builtins.property
