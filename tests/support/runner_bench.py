@@ -41,12 +41,17 @@ class Desk:
 
     def __init__(self) -> None:
         self.is_fenced = False
+        # Work waits for a place.
+        self.is_demanded = False
         self.capacity = 0
         self.ended: list[Ended] = []
         self.news = asyncio.Event()
 
     def may_start(self) -> bool:
         return not self.is_fenced
+
+    def has_demand(self) -> bool:
+        return self.is_demanded
 
     def set_capacity(self, capacity: int) -> None:
         self.capacity = capacity

@@ -43,6 +43,8 @@ class Module:
     inline: bool
     # Config keys whose templates are not rendered: the module gets them as written.
     raw_config: frozenset[str] = frozenset()
+    # A later attempt goes on from the last cursor, so a long run may be stopped when other work waits for its place.
+    resumable: bool = False
 
 
 class Registry:
@@ -76,13 +78,20 @@ class Registry:
         return iter(sorted(self._modules))
 
     def declare(
-        self, name: str, *, idempotent: bool = False, inline: bool = False, raw_config: frozenset[str] = frozenset()
+        self,
+        name: str,
+        *,
+        idempotent: bool = False,
+        resumable: bool = False,
+        inline: bool = False,
+        raw_config: frozenset[str] = frozenset(),
     ) -> Callable[[Function], Function]:
         """Decorate a function to register it here."""
 
         def register(function: Function) -> Function:
             is_async = inspect.iscoroutinefunction(function)
-            self.add(Module(name, function, idempotent, is_async, inline and not is_async, raw_config))
+            is_inline = inline and not is_async
+            self.add(Module(name, function, idempotent, is_async, is_inline, raw_config, resumable and is_async))
             return function
 
         return register
@@ -91,10 +100,13 @@ class Registry:
 registry = Registry()
 
 
-def module(name: str, *, idempotent: bool = False) -> Callable[[Function], Function]:
+def module(name: str, *, idempotent: bool = False, resumable: bool = False) -> Callable[[Function], Function]:
     """Declare a function as a module of this process's runner. A plain function runs in a thread of its own. All
     async functions share an event loop, so none of them may block.
 
     `idempotent`: doing the work twice under one `ctx.effect_key` does no harm, even at the same time. When its runner
-    is gone, another runner gets such work at once, whatever its node says, and other work when its lease has ended."""
-    return registry.declare(name, idempotent=idempotent)
+    is gone, another runner gets such work at once, whatever its node says, and other work when its lease has ended.
+
+    `resumable`: the work goes on from `ctx.cursor`. When other work has waited for a place, a run of such a module is
+    cancelled after a minute at the earliest, and a later attempt goes on. Only async modules can be cancelled."""
+    return registry.declare(name, idempotent=idempotent, resumable=resumable)

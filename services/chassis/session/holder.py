@@ -93,6 +93,11 @@ class SessionHolder:
         return sum(stream.is_live for stream in self._rules.streams.values())
 
     @property
+    def demand(self) -> int:
+        """How much work waits for credit, at all servers together, by what they said last."""
+        return sum(stream.demand for stream in self._rules.streams.values())
+
+    @property
     def reports_waiting(self) -> int:
         return self._rules.reports_unanswered
 

@@ -121,6 +121,8 @@ class Release(ReportOfRun):
 
     reason: ReleaseReason
     may_have_begun: bool = False
+    # Empty: that of the last progress.
+    cursor: bytes = b""
 
 
 @dataclass(slots=True)

@@ -159,8 +159,10 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
         return _failure(report, number, error, micros_of(failed.retry_after))
     if outcome == "released":
         reason = release_reason(report.released.reason)
-        may_have_begun = report.released.may_have_begun
-        return Release(number, epoch, reason, may_have_begun=may_have_begun, instance_id=instance_id)
+        may_have_begun, cursor = report.released.may_have_begun, report.released.cursor
+        # An unusable cursor must not replace a usable one.
+        cursor = cursor if is_cursor(cursor) else b""
+        return Release(number, epoch, reason, may_have_begun, cursor, instance_id=instance_id)
     if outcome == "stopped":
         start, end = micros_of(report.start_time), micros_of(report.end_time)
         return ReportStopped(number, epoch, start_time=start, end_time=end, instance_id=instance_id)

@@ -32,10 +32,12 @@ class RunReports:
         self._holder = holder
         self._clock = clock
 
-    def released(self, job: Job, reason: str, start_ns: int = 0, *, may_have_begun: bool = False) -> None:
+    def released(
+        self, job: Job, reason: str, start_ns: int = 0, *, may_have_begun: bool = False, cursor: bytes = b""
+    ) -> None:
         """The run is handed back. `start_ns` is 0 when it had no task."""
         now_ns = self._clock.epoch_ns()
-        self._report(Ended(job, Released(reason, may_have_begun), start_ns or now_ns, now_ns))
+        self._report(Ended(job, Released(reason, may_have_begun, cursor), start_ns or now_ns, now_ns))
 
     def stopped(self, job: Job, start_ns: int) -> None:
         self._report(Ended(job, Stopped(), start_ns, self._clock.epoch_ns()))

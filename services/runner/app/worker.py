@@ -51,6 +51,7 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Holder, Outputs
 from services.runner.app.rendering import Rendering, WaitedTooLong
 from services.runner.app.run_reports import RunReports, emit_run, failure_around, span_of
+from services.runner.core.giving_way import gives_way_after
 from services.runner.core.job import AttemptOutcome, Job, News, StoredOutput
 from services.runner.core.untrusted import clamp_fraction, clamp_text
 from services.runner.core.window import Window
@@ -96,6 +97,8 @@ class Going:
     job: Job
     task: asyncio.Task[None]
     start_ns: int
+    # Monotonic seconds.
+    began: float
     context: Context | None = None
     # The heartbeats already sent, by coordinator. Any of them may hold the execution, now or after another has died.
     heartbeats_told: dict[str, int] = field(default_factory=dict)
@@ -195,9 +198,14 @@ class Worker:
         """Stop what is still going at the end of a drain. Other runners begin it again; no attempt is charged."""
         for going in list(self._going.values()):
             self._stop(going)
-            # A run without a context still waits for its outputs or for the rendering queue.
-            has_begun = going.context is not None
-            self._reports.released(going.job, "DRAINING", going.start_ns, may_have_begun=has_begun)
+            self._released_going("DRAINING", going)
+
+    def _released_going(self, reason: str, going: Going) -> None:
+        # A run without a context still waits for its outputs or for the rendering queue.
+        context = going.context
+        cursor = b"" if context is None else context.told_cursor
+        has_begun = context is not None
+        self._reports.released(going.job, reason, going.start_ns, may_have_begun=has_begun, cursor=cursor)
 
     def close(self) -> None:
         """Begin nothing more. Blocks for a moment, so that async modules can end."""
@@ -211,7 +219,8 @@ class Worker:
             self.tend()
 
     def tend(self) -> None:
-        """Narrow the window, hand back what has waited too long, and log when no run can begin."""
+        """Narrow the window, give way to work that waits, hand back what has waited too long, and log that no run can
+        begin."""
         now = self._clock.monotonic()
         _runs_going.set(len(self._going))
         _threads_abandoned.set(self._threads.abandoned)
@@ -221,8 +230,29 @@ class Worker:
             log.error("plain functions that do not return hold every place", places=self._concurrency)
         self._was_wedged = self.is_wedged
         self._rendering.queue.send_away(now - RENDERING_SECONDS_MAX)
+        if self._holder.has_demand():
+            self._give_way(now)
         if self._holder.may_start():
             self._hand_back("QUEUED_TOO_LONG", before=now - QUEUE_SECONDS_MAX)
+
+    def _give_way(self, now: float) -> None:
+        """Stop the longest run that can go on elsewhere from its cursor, if no place is free. It is handed back when it
+        has stopped."""
+        going = next((each for each in self._going.values() if self._may_give_way(each, now)), None)
+        if going is not None:
+            self._stop_then(going, lambda _job, _start_ns: self._released_going("GAVE_WAY", going))
+
+    def _may_give_way(self, going: Going, now: float) -> bool:
+        job = going.job
+        module = self._registry.get(job.module)
+        used = len(self._going) + self._threads.abandoned
+        return (
+            going.context is not None
+            and module is not None
+            and module.resumable
+            and now - going.began >= gives_way_after(job.attempt)
+            and used >= (job.places_max or self._concurrency)
+        )
 
     def _look_at_module_loop(self, now: float) -> None:
         if self.gave_up.is_set():
@@ -256,8 +286,7 @@ class Worker:
                 outcome = failure_of(TransientError(message, type="LOOP_BLOCKED"))
                 self._reports.ended(going.job, outcome, going.start_ns, None, None)
             else:
-                has_begun = going.context is not None
-                self._reports.released(going.job, "LOOP_STALLED", going.start_ns, may_have_begun=has_begun)
+                self._released_going("LOOP_STALLED", going)
         self._module_loop.close()
         self.gave_up.set()
 
@@ -367,7 +396,8 @@ class Worker:
                     del self._going[job.run_id]
                 self._turn_later()
 
-        self._going[job.run_id] = Going(job, asyncio.create_task(guarded(), name=task_name(job)), start_ns)
+        task = asyncio.create_task(guarded(), name=task_name(job))
+        self._going[job.run_id] = Going(job, task, start_ns, self._clock.monotonic())
 
     def _is_ours(self, going: Going) -> bool:
         """False once the worker has stopped it."""

@@ -84,6 +84,8 @@ class Released:
 
     reason: str
     may_have_begun: bool
+    # The last cursor of the attempt; empty when there is none.
+    cursor: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,9 @@ class CoordinatorSessions:
     def may_start(self) -> bool:
         return self._holder.may_start()
 
+    def has_demand(self) -> bool:
+        return self._holder.demand > 0
+
     def set_capacity(self, capacity: int) -> None:
         self._holder.set_capacity(capacity)
 

@@ -61,6 +61,7 @@ def report_of(ended: Ended, report_id: str) -> pb.RunReport:
         case Released():
             report.released.reason = outcome.reason
             report.released.may_have_begun = outcome.may_have_begun
+            report.released.cursor = outcome.cursor
         case Stopped():
             report.stopped.SetInParent()
     return report

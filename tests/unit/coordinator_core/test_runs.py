@@ -254,6 +254,18 @@ def test_each_runner_is_kept_from_the_work_that_it_handed_back():
     assert story.work("a").barred == (("i3", story.now + SECOND),), "the others may have it again"
 
 
+def test_a_run_handed_back_with_a_cursor_goes_on_from_it():
+    story = begun()
+    run = story.run("a")
+    command = Release(run.number, run.epoch, ReleaseReason.REFUSED, may_have_begun=True, cursor=b'{"row":7}')
+    assert names(story.when(command)) == ["RunProgressed", "RunReleased"]
+    assert story.again().work("a").cursor == b'{"row":7}'
+    story.assign("a")
+    assert story.effects[0].run.work.cursor == b'{"row":7}'
+    story.release("a")
+    assert story.work("a").cursor == b'{"row":7}'
+
+
 def test_what_the_coordinator_takes_back_keeps_nobody_from_the_work():
     story = begun()
     assert story.release("a", ReleaseReason.WITHDRAWN).events[0].again_time == 0

@@ -140,6 +140,41 @@ async def test_places_of_the_reserve_are_for_workspaces_without_a_run(tmp_path: 
     bench.worker.drop_all()
 
 
+async def test_a_long_run_that_can_go_on_elsewhere_gives_way_to_work_that_waits(tmp_path: Any) -> None:
+    bench = Bench(tmp_path, concurrency=2)
+    begun, is_stopping = asyncio.Event(), asyncio.Event()
+
+    async def scans(ctx: Context, _inputs: Any, _config: Any) -> None:
+        ctx.tell(cursor={"row": 7})
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            assert bench.desk.ended == [], "it is handed back before it has stopped"
+            is_stopping.set()
+
+    bench.registry.declare("test.scans@1", resumable=True)(scans)
+    bench.worker.take([a_job("test.scans@1", 1), a_job("delay@1", 2, config={"duration": "1h"})])
+    await begun.wait()
+    bench.clock.advance(61.0)
+    bench.worker.tend()
+    assert bench.worker.going == 2, "nobody waits"
+    bench.desk.is_demanded = True
+    bench.worker.tend()
+    await is_stopping.wait()
+    (ended,) = await bench.desk.until(1)
+    assert (ended.job.run_id, ended.outcome) == ("e.1", Released("GAVE_WAY", True, b'{"row":7}'))
+    bench.worker.tend()
+    assert bench.worker.going == 1, "delay@1 cannot go on elsewhere"
+    begun.clear()
+    bench.worker.take([a_job("test.scans@1", 3, attempt=2)])
+    await begun.wait()
+    bench.clock.advance(61.0)
+    bench.worker.tend()
+    assert bench.worker.going == 2, "each attempt keeps its place for longer"
+    bench.worker.drop_all()
+
+
 async def test_an_unknown_module_is_handed_back(bench: Bench) -> None:
     assert await bench.outcome(a_job("billing.charge@2")) == Released("UNKNOWN_MODULE", may_have_begun=False)
 

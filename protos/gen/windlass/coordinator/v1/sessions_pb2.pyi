@@ -559,19 +559,27 @@ class RunReport(_message.Message):
 
         REASON_FIELD_NUMBER: _builtins.int
         MAY_HAVE_BEGUN_FIELD_NUMBER: _builtins.int
+        CURSOR_FIELD_NUMBER: _builtins.int
         reason: _builtins.str
-        """UPPER_SNAKE: DRAINING, UNKNOWN_MODULE, LOOP_STALLED, or a word of its own."""
+        """UPPER_SNAKE: DRAINING, UNKNOWN_MODULE, QUEUED_TOO_LONG, RENDERER_BUSY, LOOP_STALLED, GAVE_WAY (to work that waits
+        for the place), or a word of its own.
+        """
         may_have_begun: _builtins.bool
         """False: the work certainly did not begin."""
+        cursor: _builtins.bytes
+        """The last cursor, as in RunProgress; the next attempt is given it. Empty, or unusable: the one that was sent with the
+        last progress.
+        """
         def __init__(
             self,
             *,
             reason: _builtins.str = ...,
             may_have_begun: _builtins.bool = ...,
+            cursor: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["may_have_begun", b"may_have_begun", "reason", b"reason"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "may_have_begun", b"may_have_begun", "reason", b"reason"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
