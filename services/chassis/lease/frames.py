@@ -80,6 +80,7 @@ class Attach:
     holder: str
     # The identity that leases name. It is fresh at every start and after every refused renewal.
     instance_id: str = ""
+    # How many leases the holder works on at once. It may ask for more by its credit.
     capacity: int = 0
     version: str = ""
     held: Sequence[Lease] = ()

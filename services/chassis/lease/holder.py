@@ -442,7 +442,7 @@ class HolderRules:
         stream.state = StreamState.ATTACHING
         stream.beat_sent_at = now
         held = [Lease(lease_id, each.epoch) for lease_id, each in self.held.items()]
-        attach = replace(self._attach, instance_id=stream.instance_id, capacity=self.capacity, held=held)
+        attach = replace(self._attach, instance_id=stream.instance_id, held=held)
         return HolderFrame(attach=attach)
 
     def _send_reports(self, stream: HolderStream, items_max: int) -> list[Report]:

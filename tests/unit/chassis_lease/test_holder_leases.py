@@ -336,6 +336,13 @@ def test_small_differences_between_busy_servers_stay():
     assert list(holder.owing()) == []
 
 
+def test_attach_states_what_the_holder_works_on_at_once_whatever_it_asks_for_now():
+    holder = attached(A, capacity=10)
+    holder.set_capacity(500)
+    holder.dialled(B, 0.0)
+    assert some(said(holder, B).attach).capacity == 10
+
+
 def test_less_capacity_calls_credit_back():
     holder = attached(A, B)
     holder.set_capacity(4)

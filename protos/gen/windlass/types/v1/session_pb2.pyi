@@ -147,8 +147,9 @@ class Attach(_message.Message):
     version: _builtins.str
     """Version of the holder's program, shown by ListProcesses."""
     capacity: _builtins.int
-    """How many leases the holder can have at once, over all its sessions: 0 to 20,000. While it has none, its credits
-    promise at most so many places. It is shown to people; a server grants by Credit alone.
+    """How many leases the holder works on at once, over all its sessions: 0 to 20,000. While it has none, its credits promise
+    at most so many places. Later its credit may be for more, while its leases end so quickly that it would wait for the
+    next ones. A coordinator shares out the runner's places by it; a server grants by Credit alone.
     """
     wants_rendered: _builtins.bool
     """True: the holder cannot render templates. Its grants have plain inputs and config, which a runner of the stack has
