@@ -21,12 +21,13 @@ from types import MappingProxyType
 from typing import Final
 
 from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.core.state import Run
 from services.coordinator.core.values import SECOND, Instant, Span
 
 # The last moments are the present slot and the one before it: at least as long as the runner looks back.
 _SLOT: Final[Span] = 50_000
-# A runner hands back what has waited there for so long.
-_SHORT: Final[Span] = SECOND
+# A run that takes longer loses little while its runner waits for the next one (SPAN_SECONDS of the runner's window).
+_SHORT: Final[Span] = 50_000
 # After this time, half of the use of runners is forgotten.
 _HALF_LIFE: Final[Span] = 10 * SECOND
 # More is not remembered, so that after an hour-long run a workspace counts as light again within a minute.
@@ -44,9 +45,9 @@ class Use:
         self.held = 0
         self._slot = self._ended = self._ended_before = 0
 
-    def end_one(self, lived: Span, now: Instant) -> None:
+    def end_one(self, took: Span, now: Instant) -> None:
         self.held -= 1
-        if lived < _SHORT:
+        if took < _SHORT:
             self._turn_to(now)
             self._ended += 1
 
@@ -88,9 +89,9 @@ class RunnerPlaces:
             run = live.get(number)
             if run is None:
                 if number in places:
-                    lived = now - execution.runs[number - 1].create_time
-                    places.pop(number).end_one(lived, now)
-                    self._spend(execution.origin.workspace, lived, now)
+                    took = _time_taken(execution.runs[number - 1], now)
+                    places.pop(number).end_one(took, now)
+                    self._spend(execution.origin.workspace, took, now)
             elif number not in places and run.instance_id:
                 key = execution.origin.workspace, run.work.node.runner_module
                 use = places[number] = self._use(run.instance_id, key)
@@ -107,11 +108,11 @@ class RunnerPlaces:
         spent, since = self._spent.get(workspace, (0.0, now))
         return float(spent * 0.5 ** ((now - since) / _HALF_LIFE))
 
-    def _spend(self, workspace: str, lived: Span, now: Instant) -> None:
+    def _spend(self, workspace: str, took: Span, now: Instant) -> None:
         if len(self._spent) >= self._spent_max:
             self._spent = {name: each for name, each in self._spent.items() if self.spent(name, now) >= SECOND / 1_000}
             self._spent_max = max(_IDLE_MAX, 2 * len(self._spent))
-        self._spent[workspace] = (min(self.spent(workspace, now) + lived, _SPENT_MAX), now)
+        self._spent[workspace] = (min(self.spent(workspace, now) + took, _SPENT_MAX), now)
 
     def _use(self, instance_id: str, key: tuple[str, str]) -> Use:
         uses = self._uses.get(instance_id)
@@ -126,3 +127,8 @@ class RunnerPlaces:
                     del uses[idle]
             use = uses[key] = Use()
         return use
+
+
+def _time_taken(run: Run, now: Instant) -> Span:
+    """By the runner's clock, or since the lease if the runner has not said when it began."""
+    return max(0, run.end_time - run.start_time) if run.start_time else now - run.create_time

@@ -54,7 +54,7 @@ from services.runner.app.run_reports import RunReports, emit_run, failure_around
 from services.runner.core.giving_way import gives_way_after
 from services.runner.core.job import AttemptOutcome, Job, News, StoredOutput
 from services.runner.core.untrusted import clamp_fraction, clamp_text
-from services.runner.core.window import Window
+from services.runner.core.window import SPAN_SECONDS, Window
 from windlass.sdk import Context, Module, Registry, TransientError
 from windlass.sdk.context import MESSAGE_CHARACTERS_MAX
 
@@ -427,7 +427,8 @@ class Worker:
             outcome = failure_around(job, error)
         await self._keep(going, outcome, attempt, span)
         now = self._clock.monotonic()
-        self._window.finished(now, 1)
+        if now - going.began < SPAN_SECONDS:
+            self._window.finished(now, 1)
         self._want(now)
 
     async def _prepared(

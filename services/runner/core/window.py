@@ -1,8 +1,9 @@
 """How many leases a runner asks for beyond those that it can run now.
 
 A runner that asks only for what it can run now idles for a round trip after each run; one that asks for much more keeps
-work from others. The window is the number of runs that it finished in the last 50 ms. Short work streams: each round
-trip doubles the window until the runner is busy. Long work never queues behind other work: nothing finished lately.
+work from others. The window is the number of short runs that it finished in the last 50 ms. Short work streams: each
+round trip doubles the window until the runner is busy. Runs of more than 50 ms do not count, even if many end at once:
+what is asked for because of them would wait behind its like, and so would the short work of others.
 """
 
 from __future__ import annotations
