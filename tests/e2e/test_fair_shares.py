@@ -34,7 +34,8 @@ async def test_delays_of_one_workspace_leave_places_for_others(stack: Stack) -> 
 
     async def holds_its_share() -> bool:
         runs = await flood.runs_of(execution.id)
-        assert len(runs) <= FLOOD_MAX
+        # A run may have been lost with a lease, and another granted for it.
+        assert sum(not run.HasField("end_time") for run in runs) <= FLOOD_MAX
         return sum(run.state == RUNNING for run in runs) == FLOOD_MAX
 
     await eventually(holds_its_share, 20, "the flood to begin")
@@ -44,7 +45,7 @@ async def test_delays_of_one_workspace_leave_places_for_others(stack: Stack) -> 
     await flood.end_of(execution.id)
 
 
-async def test_slow_templates_of_one_workspace_hold_up_no_other(stack: Stack) -> None:
+async def test_nodes_with_slow_templates_hold_up_no_other_workspace(stack: Stack) -> None:
     flood, quiet = await new_workspace(stack, "slow", executions_max=1), Client(stack)
     slow = [{"id": f"n{number}", "module": "transform@1", "inputs": {"a": SLOW}} for number in range(60)]
     await flood.apply("slow", slow)

@@ -136,6 +136,24 @@ EXECUTIONS_AND_RUNS: Final = [
     ),
 ]
 
+SHARES: Final = [
+    Mutant(
+        "reserve_open_to_everybody",
+        *(_COORDINATOR, "_Room.__init__", answered("reserved", "0")),
+        "test_one_workspace_leaves_the_reserve_to_those_who_hold_nothing",
+    ),
+    Mutant(
+        "work_granted_again_at_once_to_the_runner_that_handed_it_back",
+        *(_COORDINATOR, "_Line.take", answered("is_barred", "False")),
+        "test_work_is_not_granted_again_at_once_to_the_runner_that_handed_it_back",
+    ),
+    Mutant(
+        "all_children_for_one_workspace",
+        *(_RUNNER, "RenderingChildren._next", taken_as("self._served", "()")),
+        "test_slow_templates_of_one_workspace_hold_up_no_other",
+    ),
+]
+
 OUTAGES: Final = [
     Mutant(
         "unknown_commit_taken_for_a_failure",
@@ -243,6 +261,7 @@ MUTANTS: Final = [
     *FENCES,
     *ADMISSION,
     *EXECUTIONS_AND_RUNS,
+    *SHARES,
     *OUTAGES,
     *TENANTS,
     *STRANGERS,
