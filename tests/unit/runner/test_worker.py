@@ -138,11 +138,12 @@ async def test_places_of_the_reserve_are_for_workspaces_without_a_run(tmp_path: 
     bench.worker.resume()
     assert bench.worker.going == 2, "what was held up has not begun"
     bench.worker.drop_all()
+    await asyncio.to_thread(bench.close)
 
 
 async def test_a_long_run_that_can_go_on_elsewhere_gives_way_to_work_that_waits(tmp_path: Any) -> None:
     bench = Bench(tmp_path, concurrency=2)
-    begun, is_stopping = asyncio.Event(), asyncio.Event()
+    begun, is_stopping = Signal(), Signal()
 
     async def scans(ctx: Context, _inputs: Any, _config: Any) -> None:
         ctx.tell(cursor={"row": 7})
@@ -173,6 +174,7 @@ async def test_a_long_run_that_can_go_on_elsewhere_gives_way_to_work_that_waits(
     bench.worker.tend()
     assert bench.worker.going == 2, "each attempt keeps its place for longer"
     bench.worker.drop_all()
+    await asyncio.to_thread(bench.close)
 
 
 async def test_an_unknown_module_is_handed_back(bench: Bench) -> None:
