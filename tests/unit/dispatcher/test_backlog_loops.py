@@ -1,4 +1,4 @@
-"""Of the loops that commit items outside of the batches, none ends unnoticed, and none ends others."""
+"""No loop that commits items outside of the batches ends unnoticed, and none of them ends the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a process that ended before it was ready."""
+"""The log of a process that did not start is shown in lines that a person can read."""
 
 import json
 
