@@ -68,8 +68,8 @@ async def told() -> AsyncIterator[Told]:
         yield await telling(stack, spans, port)
 
 
-async def telling(stack: Stack, spans: Collector, port: int) -> Told:
-    client = Client(stack)
+async def fails_with_secrets(client: Client, port: int) -> resources_pb2.Execution:
+    """An execution in which every request has failed."""
     urls = {
         id: url.replace("USER", "canary-user:canary-word").replace("PORT", str(port)).replace("FREE", str(free_port()))
         for id, url in FAILING.items()
@@ -79,7 +79,12 @@ async def telling(stack: Stack, spans: Collector, port: int) -> Told:
     ]
     nodes.append({"id": "commands", "module": "fail@1", "config": {"type": "PERMANENT", "message": COMMANDS}})
     await client.apply("careless", nodes, retry={"attempts": 2, "initialDelay": "10ms"})
-    execution = await client.run("careless")
+    return await client.run("careless")
+
+
+async def telling(stack: Stack, spans: Collector, port: int) -> Told:
+    client = Client(stack)
+    execution = await fails_with_secrets(client, port)
     events = executions_pb2.ListEventsRequest(execution_id=execution.id, page_size=1_000)
     said = [
         await client.get(execution.id),
