@@ -343,7 +343,8 @@ def s26_a_live_run_is_called_lost(events: list[ev.Event]) -> list[ev.Event]:
         time=events[-1].time, key=lease.key, run=lease.run, error=error, fingerprint="", reason=None,
         is_handled=False, then=then,
     )  # fmt: skip
-    return [*events, lost]
+    # Idempotent work may be granted elsewhere while its runner is only out of reach.
+    return [*changed(events, lease, is_idempotent=False), lost]
 
 
 PERMITTED: dict[str, Falsify] = {
