@@ -245,13 +245,13 @@ class Worker:
     def _may_give_way(self, going: Going, now: float) -> bool:
         job = going.job
         module = self._registry.get(job.module)
-        used = len(self._going) + self._threads.abandoned
+        used, places = len(self._going) + self._threads.abandoned, job.places_max or self._concurrency
         return (
             going.context is not None
             and module is not None
             and module.resumable
-            and now - going.began >= gives_way_after(job.attempt)
-            and used >= (job.places_max or self._concurrency)
+            and used >= places
+            and now - going.began >= gives_way_after(job.attempt, is_reserve_taken=used > places)
         )
 
     def _look_at_module_loop(self, now: float) -> None:

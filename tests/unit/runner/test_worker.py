@@ -2,11 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 
 from services.runner.app import worker
 from services.runner.app.module_loop import STALLED_SECONDS
+from services.runner.app.modules.flow import delay
 from services.runner.app.worker import TEND_SECONDS
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
@@ -155,7 +156,12 @@ async def test_a_long_run_that_can_go_on_elsewhere_gives_way_to_work_that_waits(
             is_stopping.set()
 
     bench.registry.declare("test.scans@1", resumable=True)(scans)
-    bench.worker.take([a_job("test.scans@1", 1), a_job("delay@1", 2, config={"duration": "1h"})])
+
+    @bench.registry.declare("test.waits@1")
+    async def waits(_ctx: Context, _inputs: Any, _config: Any) -> None:
+        await asyncio.sleep(3_600)
+
+    bench.worker.take([a_job("test.scans@1", 1), a_job("test.waits@1", 2)])
     await begun.wait()
     bench.clock.advance(61.0)
     bench.worker.tend()
@@ -166,7 +172,7 @@ async def test_a_long_run_that_can_go_on_elsewhere_gives_way_to_work_that_waits(
     (ended,) = await bench.desk.until(1)
     assert (ended.job.run_id, ended.outcome) == ("e.1", Released("GAVE_WAY", True, b'{"row":7}'))
     bench.worker.tend()
-    assert bench.worker.going == 1, "delay@1 cannot go on elsewhere"
+    assert bench.worker.going == 1, "the other one cannot go on elsewhere"
     begun.clear()
     bench.worker.take([a_job("test.scans@1", 3, attempt=2)])
     await begun.wait()
@@ -174,6 +180,37 @@ async def test_a_long_run_that_can_go_on_elsewhere_gives_way_to_work_that_waits(
     bench.worker.tend()
     assert bench.worker.going == 2, "each attempt keeps its place for longer"
     bench.worker.drop_all()
+    await asyncio.to_thread(bench.close)
+
+
+async def test_a_long_run_gives_a_place_of_the_reserve_back_after_a_second(tmp_path: Any) -> None:
+    bench, begun = Bench(tmp_path, concurrency=3), Signal()
+    bench.desk.is_demanded = True
+
+    @bench.registry.declare("test.delay@1", resumable=True)
+    async def waits(ctx: Context, inputs: Any, config: Any) -> Any:
+        begun.set()
+        return await cast("Awaitable[Any]", delay(ctx, inputs, config))
+
+    config = {"duration": "1h"}
+    for number in (1, 2, 3):
+        bench.worker.take([a_job("test.delay@1", number, workspace=f"w{number}", config=config, places_max=2)])
+    await begun.wait()
+    bench.clock.advance(0.9)
+    bench.worker.tend()
+    assert bench.worker.going == 3, "each keeps its place for a second"
+    bench.clock.advance(0.2)
+    bench.worker.tend()
+    (ended,) = await bench.desk.until(1)
+    assert isinstance(ended.outcome, Released)
+    assert (ended.job.run_id, ended.outcome.reason) == ("e.1", "GAVE_WAY")
+    cursor = orjson.loads(ended.outcome.cursor)
+    assert 3_500 < cursor["seconds_left"] <= 3_600
+    bench.worker.tend()
+    assert bench.worker.going == 2, "the reserve is free again"
+    bench.worker.drop_all()
+    going_on = a_job("delay@1", 4, config=config, cursor=b'{"seconds_left": 0}')
+    assert await bench.outcome(going_on) == Succeeded(b"null")
     await asyncio.to_thread(bench.close)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from services.runner.core.plain import without_braces
@@ -48,13 +49,20 @@ def switch(ctx: Context, _inputs: Any, config: Any) -> Returned:
     return Branch(str(default), output={"branch": default})
 
 
-@BUILT_IN.declare("delay@1", idempotent=True)
-async def delay(_ctx: Context, _inputs: Any, config: Any) -> Returned:
+@BUILT_IN.declare("delay@1", idempotent=True, resumable=True)
+async def delay(ctx: Context, _inputs: Any, config: Any) -> Returned:
     """Waits for config.duration and keeps its place at the runner. For long waits use sleep@1, which keeps none."""
     seconds = seconds_of(_required(config, "duration"))
     if seconds > DELAY_SECONDS_MAX:
         raise PermanentError("delay@1 takes an hour at most; use sleep@1", type="INVALID_CONFIG")
-    await asyncio.sleep(seconds)
+    if ctx.cursor is not None:
+        seconds = float(ctx.cursor["seconds_left"])
+    until = time.monotonic() + seconds
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        ctx.tell(cursor={"seconds_left": max(0.0, until - time.monotonic())})
+        raise
     return None
 
 
