@@ -1,0 +1,175 @@
+"""`python -m benchmarks.tenants`: what a quiet workspace notices of the others on its stack.
+
+It prints one JSON line for each load: the quiet one's times from the start call to the result, before and after the
+load (`alone`) and during it (`beside`), and the ratio of their 95th percentiles. The quiet workflow is a no-op and a
+template behind it, run one at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import grpc
+from google.protobuf.struct_pb2 import Struct
+
+from benchmarks.measure import percentile
+from tests.support.api import Client, new_workspace
+from tests.support.stack import Stack, running_stack
+from windlass.api.v1.resources_pb2 import Execution
+
+QUIET: dict[str, Any] = {
+    "nodes": [{"id": "a", "module": "noop@1"}, {"id": "b", "module": "transform@1", "inputs": {"x": "{{ input }}"}}],
+    "edges": [{"from": "a", "to": "b"}],
+}
+PAUSE_SECONDS = 0.02
+# Until each of 49 tenants has had its turn.
+SETTLE_SECONDS = 30.0
+# Until nothing of a cancelled load is left.
+CANCEL_SECONDS = 10.0
+LOUD = 49
+
+
+async def held(client: Client, nodes: list[dict[str, Any]], count: int = 1, **fields: Any) -> list[str]:
+    await client.apply("held", nodes)
+    return [(await client.start("held", **fields)).id for _ in range(count)]
+
+
+@contextlib.asynccontextmanager
+async def cancelled_after(client: Client, ids: Sequence[str]) -> AsyncIterator[None]:
+    """What has ended by then is left alone."""
+    yield
+    for id_ in ids:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await client.cancel(id_)
+
+
+@contextlib.asynccontextmanager
+async def repeated(clients: Sequence[Client], nodes: list[dict[str, Any]], **more: Any) -> AsyncIterator[None]:
+    """Each client runs the workflow again and again."""
+    over = asyncio.Event()
+
+    async def run(client: Client) -> None:
+        while not over.is_set():
+            await client.run("repeated")
+
+    for client in clients:
+        await client.apply("repeated", nodes, **more)
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(run(client))
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def many(count: int, prefix: str, **node: Any) -> list[dict[str, Any]]:
+    return [{"id": f"{prefix}{number}", **node} for number in range(count)]
+
+
+def delays(count: int, duration: str) -> list[dict[str, Any]]:
+    return many(count, "d", module="delay@1", config={"duration": duration})
+
+
+@contextlib.asynccontextmanager
+async def long_delays(loud: Sequence[Client]) -> AsyncIterator[None]:
+    """One tenant: 120 runs of an hour."""
+    async with cancelled_after(loud[0], await held(loud[0], delays(40, "1h"), 3)):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def slow_templates(loud: Sequence[Client]) -> AsyncIterator[None]:
+    """One tenant: 60 nodes whose templates end by their CPU limit."""
+    loops = "".join(f"{{% for a{depth} in input.many %}}" for depth in range(4)) + "{% endfor %}" * 4
+    slow = many(60, "n", module="transform@1", inputs={"x": loops})
+    numbers = Struct()
+    numbers.update({"many": list(range(1_000))})
+    async with cancelled_after(loud[0], await held(loud[0], slow, input=numbers)):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def waves(loud: Sequence[Client]) -> AsyncIterator[None]:
+    """One tenant: 100 no-ops and 40 delays of 2 s, one such execution after another."""
+    edges = [{"from": f"n{number}", "to": f"d{number}"} for number in range(40)]
+    async with repeated(loud[:1], many(100, "n", module="noop@1") + delays(40, "2s"), edges=edges):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def short_delays_of_many(loud: Sequence[Client]) -> AsyncIterator[None]:
+    """49 tenants: 5 delays of 2 s each, again and again. Together they want six times the places that there are."""
+    async with repeated(loud, delays(5, "2s")):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def long_delays_of_many(loud: Sequence[Client]) -> AsyncIterator[None]:
+    """49 tenants: 40 runs of an hour each."""
+    async with contextlib.AsyncExitStack() as ends:
+        for client in loud:
+            await ends.enter_async_context(cancelled_after(client, await held(client, delays(40, "1h"))))
+        yield
+
+
+LOADS: dict[str, Callable[[Sequence[Client]], AbstractAsyncContextManager[None]]] = {
+    load.__name__: load for load in (long_delays, slow_templates, waves, long_delays_of_many, short_delays_of_many)
+}
+
+
+async def times_of(quiet: Client, count: int) -> list[float]:
+    times_ms = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        execution = await quiet.run("quiet")
+        times_ms.append((time.perf_counter() - begun) * 1e3)
+        if execution.state != Execution.SUCCESS:
+            raise RuntimeError(f"execution {execution.id!r} is {execution.state}: {execution.error.message}")
+        await asyncio.sleep(PAUSE_SECONDS)
+    return times_ms
+
+
+def figures(times_ms: Sequence[float]) -> dict[str, float]:
+    return {f"p{share}_ms": round(percentile(times_ms, share / 100), 1) for share in (50, 95)}
+
+
+async def measure(stack: Stack, names: Sequence[str], count: int) -> None:
+    quiet = await new_workspace(stack, "quiet", executions_max=5)
+    loud = [await new_workspace(stack, f"loud-{number}", executions_max=3) for number in range(LOUD)]
+    await quiet.apply("quiet", **QUIET)
+    await times_of(quiet, 30)
+    for name in names:
+        alone = await times_of(quiet, count)
+        async with LOADS[name](loud):
+            await asyncio.sleep(SETTLE_SECONDS)
+            beside = await times_of(quiet, count)
+        await asyncio.sleep(CANCEL_SECONDS)
+        alone += await times_of(quiet, count)
+        ratio = round(percentile(beside, 0.95) / percentile(alone, 0.95), 2)
+        line = {"load": name, "alone": figures(alone), "beside": figures(beside), "p95_ratio": ratio}
+        print(json.dumps(line), flush=True)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tenants")
+    parser.add_argument("--loads", default=",".join(LOADS))
+    parser.add_argument("--count", type=int, default=100, help="executions of the quiet workspace in each part")
+    parser.add_argument("--coordinators", type=int, default=1)
+    given = parser.parse_args()
+    names = given.loads.split(",")
+    if unknown := set(names) - set(LOADS):
+        parser.error(f"no such load: {', '.join(sorted(unknown))}")
+    async with running_stack(coordinators=given.coordinators, lease_scale=1.0) as stack:
+        await measure(stack, names, given.count)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
