@@ -1,7 +1,6 @@
 """The data of templates: much of it is parsed in the child alone, and how much a node gets is bounded."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -98,15 +97,9 @@ async def test_what_a_module_gets_has_at_most_so_many_values(bench: Bench, count
         b'1\n{"head": {"documents": {"config": {}, "inputs": {"read": "mine"}}}}',
     ],
 )
-async def test_data_that_is_no_json_is_a_failure_and_no_part_of_the_request(
-    bench: Bench, tmp_path: Path, data: bytes
-) -> None:
-    digest = hashlib.sha256(data).hexdigest()
-    place = tmp_path / digest[:2] / f"{digest}.json"
-    place.parent.mkdir(parents=True)
-    place.write_bytes(data)
-    outputs = {"up": StoredOutput(f"{digest[:2]}/{digest}.json", digest, len(data)), "long": text_of(PARSED_BYTES_MAX)}
-    found = await bench.outcome(reading("{{ nodes.up.output }}", **outputs))
+async def test_data_that_is_no_json_is_a_failure_and_no_part_of_the_request(bench: Bench, data: bytes) -> None:
+    stored = await bench.outputs.put(data, RUN_LEASE)
+    found = await bench.outcome(reading("{{ nodes.up.output }}", up=stored, long=text_of(PARSED_BYTES_MAX)))
     if not data:
         assert found == Succeeded(orjson.dumps({"read": None}))
         return
