@@ -24,7 +24,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
@@ -75,7 +75,12 @@ class BlobTooLarge(Exception):
     """More bytes came than the caller takes."""
 
 
+class _CanClose(Protocol):
+    def close(self) -> None: ...
+
+
 _T = TypeVar("_T")
+_Closes = TypeVar("_Closes", bound=_CanClose)
 
 
 class DirectoryBlobs:
@@ -95,7 +100,7 @@ class DirectoryBlobs:
     async def put_parts(self, parts: AsyncIterator[bytes], bytes_max: int, owner_id: str) -> BlobRef:
         """Keep a value that comes in parts. It is durable on return. Raises BlobTooLarge, and then nothing is kept."""
         month, digest, size_bytes = month_of(owner_id), hashlib.sha256(), 0
-        unfinished = await self._in_thread(self._unfinished)
+        unfinished = await self._opened(self._unfinished)
         try:
             async for part in parts:
                 size_bytes += len(part)
@@ -106,7 +111,7 @@ class DirectoryBlobs:
             ref = _ref(month, digest.hexdigest(), size_bytes)
             await self._in_thread(self._finish, unfinished, self._directory / ref.key)
         finally:
-            await self._in_thread(unfinished.end)
+            await self._closed(unfinished)
         return ref
 
     async def get(self, ref: NamesBlob) -> bytes:
@@ -115,13 +120,13 @@ class DirectoryBlobs:
 
     async def get_parts(self, ref: NamesBlob) -> AsyncIterator[bytes]:
         """The same in parts. Raises BlobMissing, after the last part if the value is not what it was."""
-        digest, file = hashlib.sha256(), await self._in_thread(self._open, ref)
+        digest, file = hashlib.sha256(), await self._opened(self._open, ref)
         try:
             while part := await self._in_thread(file.read, PIECE_BYTES):
                 digest.update(part)
                 yield part
         finally:
-            await self._in_thread(file.close)
+            await self._closed(file)
         _check(ref, digest.hexdigest())
 
     async def delete_before(self, since: datetime) -> int:
@@ -140,6 +145,19 @@ class DirectoryBlobs:
 
     async def _in_thread(self, work: Callable[..., _T], *given: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
+
+    async def _opened(self, opens: Callable[..., _Closes], *given: Any) -> _Closes:
+        """What is opened in a thread. If the caller goes meanwhile, it is closed there."""
+        opening = self._threads.submit(opens, *given)
+        try:
+            return await asyncio.wrap_future(opening)
+        except BaseException:
+            opening.add_done_callback(_close)
+            raise
+
+    async def _closed(self, opened: _CanClose) -> None:
+        """Close it in a thread, also when the caller is cancelled again before the thread has begun."""
+        await asyncio.shield(asyncio.wrap_future(self._threads.submit(opened.close)))
 
     def _sweep(self) -> int:
         swept = 0
@@ -184,7 +202,7 @@ class DirectoryBlobs:
                 unfinished.file.write(value)
                 self._finish(unfinished, place)
             finally:
-                unfinished.end()
+                unfinished.close()
         return ref
 
     def _unfinished(self) -> _Unfinished:
@@ -263,7 +281,7 @@ class _Unfinished:
         file.close()
         return None
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Unlocks it, and removes it unless it has its final name."""
         self.path.unlink(missing_ok=True)
         self.file.close()
@@ -280,6 +298,11 @@ def month_of(owner_id: str) -> str:
 
 def _ref(month: str, digest: str, size_bytes: int) -> BlobRef:
     return BlobRef(f"{month}-{digest[:2]}/{digest}.json", digest, size_bytes)
+
+
+def _close(opening: Future[_Closes]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _check(ref: NamesBlob, digest: str) -> None:
