@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest_asyncio
 from services.runner.app.attempt import LOADED_BYTES_MAX
 from services.runner.app.rendering.__main__ import VALUES_MAX
 from services.runner.core.failures import Failure, FailureClass
-from services.runner.core.job import StoredOutput, Succeeded
+from services.runner.core.job import Succeeded
 from services.runner.core.plain import PARSED_BYTES_MAX
 from tests.support.runner_bench import INPUT, RUN_LEASE, Bench, a_job
 
@@ -69,7 +70,7 @@ async def test_stored_outputs_are_loaded_up_to_a_total(bench: Bench) -> None:
 async def test_a_reference_that_understates_its_size_gets_around_no_limit(bench: Bench) -> None:
     """Its runner may have been anybody's."""
     stored = await bench.outputs.put(text_of(PARSED_BYTES_MAX * 2), RUN_LEASE)
-    found = await bench.outcome(reading("{{ nodes.up.output }}", up=StoredOutput(stored.key, stored.sha256, 0)))
+    found = await bench.outcome(reading("{{ nodes.up.output }}", up=replace(stored, size_bytes=0)))
     assert isinstance(found, Failure), found
     assert found.type == "OUTPUT_MISSING"
     assert bench.rendering.children.pids == []
