@@ -39,6 +39,7 @@ from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.key_checks import check_keys
 from services.coordinator.app.misrouted_reports import ReportForwarder
+from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.partitions import keep_partitions
 from services.coordinator.config import CoordinatorSettings
@@ -139,6 +140,7 @@ class CoordinatorService:
             forward=self._misrouted_reports.add,
             mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
         )
+        self._output_checker = OutputChecker(self._executions, self._blobs.sizes)
         self._journal_loader = JournalLoader(
             executions=self._executions,
             journal=self._journal,
@@ -208,6 +210,7 @@ class CoordinatorService:
         return (
             ("commits", self._commit_loop.run),
             ("journal loader", self._journal_loader.run),
+            ("stored outputs", self._output_checker.run),
             ("timers", self._executions.timers.run),
             ("misrouted reports", self._misrouted_reports.run),
             ("begun reports", lambda: report_begun(self._executions, self._dispatch, self._clock, scale)),

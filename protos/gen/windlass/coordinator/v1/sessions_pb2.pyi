@@ -471,7 +471,11 @@ class OutputRef(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     key: _builtins.str
-    """Opaque. (A runner that shares the disk of the output store finds most values there under this path.)"""
+    """Opaque. The key of a stored output belongs to one workspace: it cannot be read or reported for another one. (A runner
+    that shares the disk of the output store finds most values there under this path: <the first 32 hexadecimal digits of
+    the SHA-256 of the workspace's name>/<the month of the execution's UUIDv7, like 2026-08>-<the first two digits of
+    sha256>/<sha256>.json.)
+    """
     sha256: _builtins.str
     """Hexadecimal. Empty in a grant if it is not known."""
     size_bytes: _builtins.int
@@ -508,8 +512,11 @@ class RunReport(_message.Message):
         """The branch that was taken, at most 255 characters. Empty: none."""
         @_builtins.property
         def output(self) -> Global___Output:
-            """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. Anything else is a failure of the run,
-            PERMANENT: OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID.
+            """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. By reference: exactly as UploadOutput
+            answered for a run of this execution. Anything else is a failure of the run, PERMANENT: OUTPUT_NOT_JSON,
+            OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID (the output store has no such output for this execution, or it has another
+            size). If the store cannot be read, the run fails with OUTPUT_STORE, TRANSIENT. In each case the report itself is
+            acknowledged, and must not be sent again.
             """
 
         def __init__(
