@@ -179,20 +179,14 @@ class DirectoryBlobs:
         return swept
 
     def _delete_before(self, since: datetime) -> int:
-        latest = time.time() - _LEFT_ALONE_SECONDS
         deleted = 0
         for folder in sorted(self._directory.glob("*/*-*-*")):
             found = _FOLDER.fullmatch(folder.name)
             if found is None or found[1] >= since.strftime("%Y-%m"):
                 continue
-            for file in folder.iterdir():
-                if deleted == _DELETED_MAX:
-                    return deleted
-                # FileNotFoundError: another process has deleted it.
-                with contextlib.suppress(FileNotFoundError):
-                    if file.stat().st_mtime < latest:
-                        file.unlink()
-                        deleted += 1
+            deleted += _delete_old(folder, _DELETED_MAX - deleted)
+            if deleted == _DELETED_MAX:
+                break
             with contextlib.suppress(OSError):  # it is not empty, or gone
                 folder.rmdir()
             self._durable.discard(folder)
@@ -302,6 +296,21 @@ class _Unfinished:
         """Unlocks it, and removes it unless it has its final name."""
         self.path.unlink(missing_ok=True)
         self.file.close()
+
+
+def _delete_old(folder: Path, files_max: int) -> int:
+    """Returns the number of deleted files. FileNotFoundError: another process has deleted the folder or the file."""
+    latest, deleted, files = time.time() - _LEFT_ALONE_SECONDS, 0, list[Path]()
+    with contextlib.suppress(FileNotFoundError):
+        files.extend(folder.iterdir())
+    for file in files:
+        if deleted == files_max:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_mtime < latest:
+                file.unlink()
+                deleted += 1
+    return deleted
 
 
 def is_blob_key(text: str) -> bool:

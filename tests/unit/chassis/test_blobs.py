@@ -1,15 +1,26 @@
 """Values that come and leave in parts. Whole values are in tests/unit/runner/test_outputs.py."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from services.chassis.blobs import PIECE_BYTES, BlobMissing, BlobTooLarge, DirectoryBlobs, is_blob_key, is_blob_of
+from services.chassis.blobs import (
+    PIECE_BYTES,
+    BlobMissing,
+    BlobTooLarge,
+    DirectoryBlobs,
+    is_blob_key,
+    is_blob_of,
+    month_of,
+)
 from tests.support.probe import until
 
 OWNED = OWNER, MONTH = "default", "2026-08"
+SEPTEMBER = datetime(2026, 9, 1, tzinfo=UTC)
 
 
 async def parts_of(*parts: bytes) -> AsyncIterator[bytes]:
@@ -100,3 +111,33 @@ async def test_sizes_are_told_of_values_that_are_there(tmp_path: Path) -> None:
     assert isinstance(missing, FileNotFoundError)
     with pytest.raises(BlobMissing, match="has 5 bytes, not 4"):
         await blobs.get(ref._replace(size_bytes=4), OWNER)
+
+
+def test_month_is_that_of_the_id() -> None:
+    assert month_of("019fcef6-0c00-7000-8000-000000000000") == MONTH
+    assert month_of("01a06c5a-0400-7000-8000-000000000000") == "2026-09"
+
+
+async def test_old_values_are_deleted_by_month(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    used = await blobs.put(b"used today", *OWNED)
+    old = [await blobs.put(b"%d" % number, owner, MONTH) for number in range(10) for owner in (OWNER, "elsewhere")]
+    kept = await blobs.put(b"0", OWNER, "2026-09")
+    for file in files_in(tmp_path):
+        os.utime(file, (0, 0))
+    # Stored again: an execution that was queued for long has begun.
+    assert await blobs.put(b"used today", *OWNED) == used
+    assert await blobs.delete_before(datetime(2026, 8, 31, tzinfo=UTC)) == 0
+    assert await blobs.delete_before(SEPTEMBER) == len(old)
+    assert await blobs.delete_before(SEPTEMBER) == 0
+    assert sorted(files_in(tmp_path)) == sorted(tmp_path / ref.key for ref in (used, kept))
+
+
+async def test_processes_delete_old_values_at_the_same_time(tmp_path: Path) -> None:
+    blobs = [DirectoryBlobs(tmp_path) for _ in range(4)]
+    for number in range(300):
+        await blobs[0].put(b"%d" % number, *OWNED)
+    for file in files_in(tmp_path):
+        os.utime(file, (0, 0))
+    assert sum(await asyncio.gather(*(each.delete_before(SEPTEMBER) for each in blobs))) == 300
+    assert files_in(tmp_path) == []
