@@ -26,7 +26,6 @@ from services.chassis.postgres.connection import BY_INDEX, PgConnection
 from services.chassis.postgres.database import Database
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Loops, Steps
-from services.chassis.process.retention import Retention
 from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.postgres import PostgresSessionStore
@@ -223,7 +222,6 @@ class CoordinatorService:
             ("sessions", lambda: self._holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
             ("partitions", self._keep_partitions),
-            ("retention", Retention(self._delete_outputs, clock=self._clock).run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 
@@ -240,12 +238,8 @@ class CoordinatorService:
             make_ahead=functools.partial(make_ahead, database),
             drop_old=lambda: drop_old(database, history_seconds),
             kept_since=functools.partial(kept_since, database),
-            tell=self._runners.tell_kept_since,
+            delete_outputs=self._blobs.delete_before,
         )
-
-    async def _delete_outputs(self) -> int:
-        since = self._runners.kept_since
-        return 0 if since is None else await self._blobs.delete_before(since)
 
     async def _hand_back(self) -> None:
         """Returns when the dispatchers know. The sessions drain first, or what goes back would come again at once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 from services.chassis.blobs import BlobMissing, DirectoryBlobs, month_of
@@ -27,10 +26,6 @@ class DirectoryOutputs:
             return await self._blobs.get(ref, ref.lease.workspace)
         except BlobMissing as missing:
             raise OutputMissing(str(missing)) from None
-
-    async def delete_before(self, since: datetime) -> int:
-        """Delete some values of executions that were created before the month of this time; return their number."""
-        return await self._blobs.delete_before(since)
 
     async def sweep(self) -> int:
         """Remove the temporary files of writers that died; return their number."""

@@ -8,17 +8,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from services.chassis.process.clock import SystemClock
 from services.runner.core.job import OutputMissing, StoredOutput
-from services.runner.peers.coordinators import CoordinatorSessions
 from services.runner.store.outputs import DirectoryOutputs
 from tests.support.runner_bench import RUN_LEASE
-from windlass.coordinator.v1.sessions_pb2 import OutputsKept
 
 
 def files_in(directory: Path) -> list[Path]:
@@ -163,34 +159,3 @@ async def test_a_writer_whose_file_is_swept_before_it_is_locked_begins_anew(
     monkeypatch.setattr(fcntl, "flock", late_lock)
     ref = await outputs.put(b"value", RUN_LEASE)
     assert await outputs.get(ref) == b"value"
-
-
-async def test_outputs_of_old_executions_are_deleted_by_month(tmp_path: Path) -> None:
-    outputs = DirectoryOutputs(tmp_path)
-    later = "01a06c5a-0400-7000-8000-000000000000"  # of September 2026
-    used = await outputs.put(b"used today", RUN_LEASE)
-    old = [await outputs.put(b"%d" % number, RUN_LEASE) for number in range(20)]
-    kept = await outputs.put(b"0", RUN_LEASE._replace(run_id=f"{later}.1"))
-    assert {ref.key[33:41] for ref in (used, *old)} == {"2026-08-"}
-    assert kept.key[33:41] == "2026-09-"
-    for file in files_in(tmp_path):
-        os.utime(file, (0, 0))
-    # Stored again: an execution that was queued for long has begun.
-    assert await outputs.put(b"used today", RUN_LEASE) == used
-    assert await outputs.delete_before(datetime(2026, 8, 31, tzinfo=UTC)) == 0
-    assert await outputs.delete_before(datetime(2026, 9, 1, tzinfo=UTC)) == len(old)
-    assert await outputs.delete_before(datetime(2026, 9, 1, tzinfo=UTC)) == 0
-    assert sorted(files_in(tmp_path)) == sorted(tmp_path / ref.key for ref in (used, kept))
-    for ref in old:
-        with pytest.raises(OutputMissing):
-            await outputs.get(ref)
-
-
-def test_the_newest_note_of_a_coordinator_says_what_is_kept() -> None:
-    sessions = CoordinatorSessions(SystemClock())
-    assert sessions.outputs_kept_since is None
-    for month in (7, 8):
-        note = OutputsKept()
-        note.since.FromDatetime(datetime(2026, month, 1, tzinfo=UTC))
-        sessions.on_notes("a", [note])
-        assert sessions.outputs_kept_since == datetime(2026, month, 1, tzinfo=UTC)

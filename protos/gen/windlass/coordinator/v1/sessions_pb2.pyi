@@ -204,58 +204,23 @@ class SessionResponse(_message.Message):
 
     CONTROL_FIELD_NUMBER: _builtins.int
     GRANTS_FIELD_NUMBER: _builtins.int
-    OUTPUTS_KEPT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def control(self) -> _session_pb2.ServerControl: ...
     @_builtins.property
     def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunGrant]: ...
-    @_builtins.property
-    def outputs_kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputsKept]:
-        """Sent when the runner has attached, and from time to time."""
-
     def __init__(
         self,
         *,
         control: _session_pb2.ServerControl | None = ...,
         grants: _abc.Iterable[Global___RunGrant] | None = ...,
-        outputs_kept: _abc.Iterable[Global___OutputsKept] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "grants", b"grants", "outputs_kept", b"outputs_kept"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "grants", b"grants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionResponse: _TypeAlias = SessionResponse  # noqa: Y015
-
-@_typing.final
-class OutputsKept(_message.Message):
-    """Which outputs the output store has to keep. A runner with a store of its own deletes the others; any other runner
-    ignores this.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SINCE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def since(self) -> _timestamp_pb2.Timestamp:
-        """Nothing names the outputs of executions that were created before this time. The time of creation is in the execution's
-        id, which is a UUIDv7. Wait for a day before the outputs are deleted: an execution that was queued since before this
-        time may just have begun.
-        """
-
-    def __init__(
-        self,
-        *,
-        since: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OutputsKept: _TypeAlias = OutputsKept  # noqa: Y015
 
 @_typing.final
 class RunGrant(_message.Message):
