@@ -107,3 +107,11 @@ async def test_data_that_is_no_json_is_a_failure_and_no_part_of_the_request(benc
     assert isinstance(found, Failure), found
     assert (found.failure_class, found.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
     assert found.message == "nodes.up.output is not JSON"
+
+
+async def test_what_a_grant_left_out_does_not_count_as_stored(bench: Bench) -> None:
+    half = await bench.outputs.put(text_of(LOADED_BYTES_MAX // 2), RUN_LEASE)
+    left_out = replace(half, key="runs/3", sha256="")
+    found = await bench.outcome(reading("{{ nodes.a.output | length }}", a=half, b=half, c=left_out))
+    assert isinstance(found, Failure), found
+    assert found.type == "OUTPUT_MISSING", "it was tried, and no coordinator is here"
