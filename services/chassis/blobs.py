@@ -5,8 +5,11 @@ directories above. After `put` has returned, no crash of the process or the mach
 its final name is always whole. The name holds the hash: writing the same value twice is harmless, even at the same
 time, and every read is checked.
 
-The name also holds the month in which the owner of the value was made. Values are deleted by this month, once nothing
-names them any more (`delete_before`).
+Each value belongs to an owner, whose digest begins the name. Whoever reads says whose value it must be, so a name that
+came from elsewhere opens nothing of another owner.
+
+The name also holds a month: that in which whatever names the value was made. Values are deleted by this month, once
+nothing names them any more (`delete_before`).
 
 A value that comes in parts, or leaves in parts, is never in memory as a whole.
 
@@ -23,8 +26,8 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
@@ -41,9 +44,11 @@ _THREADS = 4
 PIECE_BYTES = 256 * 1024
 
 _WRITING = ".writing"
-_KEY = re.compile(r"\d{4}-\d{2}-[0-9a-f]{2}/[0-9a-f]{64}\.json")
-_FOLDER = re.compile(r"(\d{4}-\d{2})-[0-9a-f]{2}")
-# A younger file may belong to an owner that was made long ago and is at work only now.
+_KEY = re.compile(r"([0-9a-f]{32})/(\d{4}-\d{2})-[0-9a-f]{2}/([0-9a-f]{64})\.json", re.ASCII)
+_FOLDER = re.compile(r"(\d{4}-\d{2})-[0-9a-f]{2}", re.ASCII)
+# When more directories than this are known to be durable, all are forgotten and synced again.
+_DURABLE_MAX = 10_000
+# A younger file may be named by what was made long ago and is at work only now.
 _LEFT_ALONE_SECONDS = 86_400.0
 # Files that are deleted in one call.
 _DELETED_MAX = 1_000
@@ -75,7 +80,12 @@ class BlobTooLarge(Exception):
     """More bytes came than the caller takes."""
 
 
+class _CanClose(Protocol):
+    def close(self) -> None: ...
+
+
 _T = TypeVar("_T")
+_Closes = TypeVar("_Closes", bound=_CanClose)
 
 
 class DirectoryBlobs:
@@ -88,14 +98,14 @@ class DirectoryBlobs:
         # It has threads of its own, so that nothing else in the process can delay it.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
 
-    async def put(self, value: bytes, owner_id: str) -> BlobRef:
-        """Keep a value, which is durable on return. `owner_id` is a UUIDv7."""
-        return await self._in_thread(self._put, value, month_of(owner_id))
+    async def put(self, value: bytes, owner: str, month: str) -> BlobRef:
+        """Keep a value of this owner, which is durable on return. `month` is what `month_of` returns."""
+        return await self._in_thread(self._put, value, owner, month)
 
-    async def put_parts(self, parts: AsyncIterator[bytes], bytes_max: int, owner_id: str) -> BlobRef:
+    async def put_parts(self, parts: AsyncIterator[bytes], bytes_max: int, owner: str, month: str) -> BlobRef:
         """Keep a value that comes in parts. It is durable on return. Raises BlobTooLarge, and then nothing is kept."""
-        month, digest, size_bytes = month_of(owner_id), hashlib.sha256(), 0
-        unfinished = await self._in_thread(self._unfinished)
+        digest, size_bytes = hashlib.sha256(), 0
+        unfinished = await self._opened(self._unfinished)
         try:
             async for part in parts:
                 size_bytes += len(part)
@@ -103,29 +113,33 @@ class DirectoryBlobs:
                     raise BlobTooLarge(f"over {bytes_max} bytes")
                 digest.update(part)
                 await self._in_thread(unfinished.file.write, part)
-            ref = _ref(month, digest.hexdigest(), size_bytes)
+            ref = _ref(owner, month, digest.hexdigest(), size_bytes)
             await self._in_thread(self._finish, unfinished, self._directory / ref.key)
         finally:
-            await self._in_thread(unfinished.end)
+            await self._closed(unfinished)
         return ref
 
-    async def get(self, ref: NamesBlob) -> bytes:
-        """A value as it was put. Raises BlobMissing."""
-        return await self._in_thread(self._get, ref)
+    async def get(self, ref: NamesBlob, owner: str) -> bytes:
+        """A value as it was put. Raises BlobMissing, also if it is not this owner's."""
+        return await self._in_thread(self._get, ref, owner)
 
-    async def get_parts(self, ref: NamesBlob) -> AsyncIterator[bytes]:
+    async def get_parts(self, ref: NamesBlob, owner: str) -> AsyncIterator[bytes]:
         """The same in parts. Raises BlobMissing, after the last part if the value is not what it was."""
-        digest, file = hashlib.sha256(), await self._in_thread(self._open, ref)
+        digest, file = hashlib.sha256(), await self._opened(self._open, ref, owner)
         try:
             while part := await self._in_thread(file.read, PIECE_BYTES):
                 digest.update(part)
                 yield part
         finally:
-            await self._in_thread(file.close)
+            await self._closed(file)
         _check(ref, digest.hexdigest())
 
+    async def sizes(self, keys: Sequence[str]) -> list[int | OSError]:
+        """The size in bytes of each value, or why it cannot be told: FileNotFoundError if it is not there."""
+        return await self._in_thread(lambda: [self._size(key) for key in keys])
+
     async def delete_before(self, since: datetime) -> int:
-        """Delete some values whose owners were made before the month of this time; return their number."""
+        """Delete some values of months before the month of this time; return their number."""
         deleted = await self._in_thread(self._delete_before, since)
         if deleted:
             log.info("old values are deleted", files=deleted, since=since.isoformat())
@@ -141,6 +155,19 @@ class DirectoryBlobs:
     async def _in_thread(self, work: Callable[..., _T], *given: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
 
+    async def _opened(self, opens: Callable[..., _Closes], *given: Any) -> _Closes:
+        """What is opened in a thread. If the caller goes meanwhile, it is closed there."""
+        opening = self._threads.submit(opens, *given)
+        try:
+            return await asyncio.wrap_future(opening)
+        except BaseException:
+            opening.add_done_callback(_close)
+            raise
+
+    async def _closed(self, opened: _CanClose) -> None:
+        """Close it in a thread, also when the caller is cancelled again before the thread has begun."""
+        await asyncio.shield(asyncio.wrap_future(self._threads.submit(opened.close)))
+
     def _sweep(self) -> int:
         swept = 0
         for left in (self._directory / _WRITING).glob("*"):
@@ -152,27 +179,27 @@ class DirectoryBlobs:
         return swept
 
     def _delete_before(self, since: datetime) -> int:
-        latest = time.time() - _LEFT_ALONE_SECONDS
         deleted = 0
-        for folder in sorted(self._directory.glob("*-*-*")):
+        for folder in sorted(self._directory.glob("*/*-*-*")):
             found = _FOLDER.fullmatch(folder.name)
             if found is None or found[1] >= since.strftime("%Y-%m"):
                 continue
-            for file in folder.iterdir():
-                if deleted == _DELETED_MAX:
-                    return deleted
-                # FileNotFoundError: another process has deleted it.
-                with contextlib.suppress(FileNotFoundError):
-                    if file.stat().st_mtime < latest:
-                        file.unlink()
-                        deleted += 1
+            deleted += _delete_old(folder, _DELETED_MAX - deleted)
+            if deleted == _DELETED_MAX:
+                break
             with contextlib.suppress(OSError):  # it is not empty, or gone
                 folder.rmdir()
             self._durable.discard(folder)
         return deleted
 
-    def _put(self, value: bytes, month: str) -> BlobRef:
-        ref = _ref(month, hashlib.sha256(value).hexdigest(), len(value))
+    def _size(self, key: str) -> int | OSError:
+        try:
+            return (self._directory / key).stat().st_size
+        except OSError as failure:
+            return failure
+
+    def _put(self, value: bytes, owner: str, month: str) -> BlobRef:
+        ref = _ref(owner, month, hashlib.sha256(value).hexdigest(), len(value))
         place = self._directory / ref.key
         try:
             # The file was used now, so that `delete_before` leaves it alone.
@@ -184,7 +211,7 @@ class DirectoryBlobs:
                 unfinished.file.write(value)
                 self._finish(unfinished, place)
             finally:
-                unfinished.end()
+                unfinished.close()
         return ref
 
     def _unfinished(self) -> _Unfinished:
@@ -196,8 +223,8 @@ class DirectoryBlobs:
         return made
 
     def _finish(self, unfinished: _Unfinished, place: Path) -> None:
-        self._make(self._directory)
-        self._make(place.parent)
+        for directory in (self._directory, place.parent.parent, place.parent):
+            self._make(directory)
         unfinished.file.flush()
         os.fsync(unfinished.file.fileno())
         crash_point("blob.named.before")
@@ -206,8 +233,8 @@ class DirectoryBlobs:
 
     def _make_durable(self, place: Path) -> None:
         """This is needed even when the file was there already, because its writer may not have come this far."""
-        self._make(self._directory)
-        self._make(place.parent)
+        for directory in (self._directory, place.parent.parent, place.parent):
+            self._make(directory)
         _sync_directory(place.parent)
 
     def _make(self, directory: Path) -> None:
@@ -222,16 +249,18 @@ class DirectoryBlobs:
             # A runner may not be allowed to open the parent of the store. Then the store's maker made it durable.
             if directory != self._directory:
                 raise
+        if len(self._durable) >= _DURABLE_MAX:
+            self._durable.clear()
         self._durable.add(directory)
 
-    def _get(self, ref: NamesBlob) -> bytes:
-        with self._open(ref) as file:
+    def _get(self, ref: NamesBlob, owner: str) -> bytes:
+        with self._open(ref, owner) as file:
             value = file.read()
         _check(ref, hashlib.sha256(value).hexdigest())
         return value
 
-    def _open(self, ref: NamesBlob) -> IO[bytes]:
-        if not is_blob_key(ref.key):
+    def _open(self, ref: NamesBlob, owner: str) -> IO[bytes]:
+        if not is_blob_of(ref, owner):
             raise BlobMissing(ref.key)
         try:
             file = (self._directory / ref.key).open("rb")
@@ -263,23 +292,54 @@ class _Unfinished:
         file.close()
         return None
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Unlocks it, and removes it unless it has its final name."""
         self.path.unlink(missing_ok=True)
         self.file.close()
+
+
+def _delete_old(folder: Path, files_max: int) -> int:
+    """Returns the number of deleted files. FileNotFoundError: another process has deleted the folder or the file."""
+    latest, deleted, files = time.time() - _LEFT_ALONE_SECONDS, 0, list[Path]()
+    with contextlib.suppress(FileNotFoundError):
+        files.extend(folder.iterdir())
+    for file in files:
+        if deleted == files_max:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_mtime < latest:
+                file.unlink()
+                deleted += 1
+    return deleted
 
 
 def is_blob_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
-def month_of(owner_id: str) -> str:
-    """The month in which the owner was made, like 2026-08. Its id is a UUIDv7, which begins with the time."""
-    return datetime.fromtimestamp(int(owner_id.replace("-", "")[:12], 16) / 1_000, UTC).strftime("%Y-%m")
+def is_blob_of(ref: NamesBlob, owner: str, month: str | None = None) -> bool:
+    """The name is one that the store gives to a value of this owner with this hash, and of this month, if one is given.
+    The value may not be there."""
+    found = _KEY.fullmatch(ref.key)
+    return found is not None and found.groups() == (_folder(owner), found[2] if month is None else month, ref.sha256)
 
 
-def _ref(month: str, digest: str, size_bytes: int) -> BlobRef:
-    return BlobRef(f"{month}-{digest[:2]}/{digest}.json", digest, size_bytes)
+def month_of(uuid7: str) -> str:
+    """The month in which something was made, like 2026-08. Its id is a UUIDv7, which begins with the time."""
+    return datetime.fromtimestamp(int(uuid7.replace("-", "")[:12], 16) / 1_000, UTC).strftime("%Y-%m")
+
+
+def _folder(owner: str) -> str:
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
+def _ref(owner: str, month: str, digest: str, size_bytes: int) -> BlobRef:
+    return BlobRef(f"{_folder(owner)}/{month}-{digest[:2]}/{digest}.json", digest, size_bytes)
+
+
+def _close(opening: Future[_Closes]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _check(ref: NamesBlob, digest: str) -> None:

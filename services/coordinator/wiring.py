@@ -26,7 +26,6 @@ from services.chassis.postgres.connection import BY_INDEX, PgConnection
 from services.chassis.postgres.database import Database
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Loops, Steps
-from services.chassis.process.retention import Retention
 from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.postgres import PostgresSessionStore
@@ -39,6 +38,7 @@ from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.key_checks import check_keys
 from services.coordinator.app.misrouted_reports import ReportForwarder
+from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.partitions import keep_partitions
 from services.coordinator.config import CoordinatorSettings
@@ -139,6 +139,7 @@ class CoordinatorService:
             forward=self._misrouted_reports.add,
             mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
         )
+        self._output_checker = OutputChecker(self._executions, self._blobs.sizes)
         self._journal_loader = JournalLoader(
             executions=self._executions,
             journal=self._journal,
@@ -208,6 +209,7 @@ class CoordinatorService:
         return (
             ("commits", self._commit_loop.run),
             ("journal loader", self._journal_loader.run),
+            ("stored outputs", self._output_checker.run),
             ("timers", self._executions.timers.run),
             ("misrouted reports", self._misrouted_reports.run),
             ("begun reports", lambda: report_begun(self._executions, self._dispatch, self._clock, scale)),
@@ -220,7 +222,6 @@ class CoordinatorService:
             ("sessions", lambda: self._holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
             ("partitions", self._keep_partitions),
-            ("retention", Retention(self._delete_outputs, clock=self._clock).run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 
@@ -237,12 +238,8 @@ class CoordinatorService:
             make_ahead=functools.partial(make_ahead, database),
             drop_old=lambda: drop_old(database, history_seconds),
             kept_since=functools.partial(kept_since, database),
-            tell=self._runners.tell_kept_since,
+            delete_outputs=self._blobs.delete_before,
         )
-
-    async def _delete_outputs(self) -> int:
-        since = self._runners.kept_since
-        return 0 if since is None else await self._blobs.delete_before(since)
 
     async def _hand_back(self) -> None:
         """Returns when the dispatchers know. The sessions drain first, or what goes back would come again at once."""

@@ -17,7 +17,6 @@ from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import RUN
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Loops, Steps
-from services.chassis.process.retention import Retention
 from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger
@@ -126,14 +125,9 @@ class RunnerService:
         return (
             ("sessions", lambda: self._holder.run(self._addresses.changes())),
             ("worker", self._worker.run),
-            ("retention", Retention(self._delete_outputs, clock=self._clock).run),
             ("module loop", self._end_when_given_up),
             ("health", lambda: self.server.health.follow(self._can_work, services=(SESSIONS,), every_seconds=0.2)),
         )
-
-    async def _delete_outputs(self) -> int:
-        since = self._sessions.outputs_kept_since
-        return 0 if since is None or self._shared is None else await self._shared.delete_before(since)
 
     async def _end_when_given_up(self) -> None:
         """The end of this loop ends the process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
 from tests.support.api import Client
 from tests.support.stack import running_stack
@@ -20,12 +21,13 @@ async def output_of(client: Client, run_id: str) -> Any:
     return orjson.loads(b"".join([response.data async for response in call]))
 
 
-async def test_runner_without_a_shared_disk_brings_and_fetches_large_outputs() -> None:
+@pytest.mark.parametrize("extra_env", [[], ["runner:WINDLASS_OUTPUT_STORE="]], ids=["shared disk", "no shared disk"])
+async def test_large_outputs_reach_later_nodes_and_users(extra_env: list[str]) -> None:
     nodes = [
         {"id": "large", "module": "transform@1", "inputs": {"t": "{{ input.t ~ input.t ~ input.t }}"}},
         {"id": "small", "module": "transform@1", "inputs": {"length": "{{ nodes.large.output.t|length }}"}},
     ]
-    async with running_stack(coordinators=2, extra_env=["runner:WINDLASS_OUTPUT_STORE="]) as stack:
+    async with running_stack(coordinators=2, extra_env=extra_env) as stack:
         client = Client(stack)
         await client.apply("sizes", nodes, edges=[{"from": "large", "to": "small"}])
         execution = await client.run("sizes", input={"t": "x" * 250_000})

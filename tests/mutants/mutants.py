@@ -130,6 +130,21 @@ EXECUTIONS_AND_RUNS: Final = [
         "test_live_runs_are_adopted_and_none_is_granted_again",
     ),
     Mutant(
+        "stored_output_of_another_workspace_counted",
+        *(_COORDINATOR, "_is_own", answered("is_blob_of", "True")),
+        "test_success_with_an_output_that_is_not_there_is_a_failure",
+    ),
+    Mutant(
+        "stored_output_of_another_month_counted",
+        *(_COORDINATOR, "_is_own", answered("month_of", "None")),
+        "test_success_with_an_output_that_is_not_there_is_a_failure",
+    ),
+    Mutant(
+        "stored_output_of_another_size_counted",
+        *(_COORDINATOR, "_ref_error", not_compared("size_bytes")),
+        "test_success_with_an_output_that_is_not_there_is_a_failure",
+    ),
+    Mutant(
         "cancelled_after_its_success",
         *(_COORDINATOR, "cancel", never_refused("EXECUTION_FINAL")),
         "test_every_command_leads_in_every_situation_to_what_the_table_says",

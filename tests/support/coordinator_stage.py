@@ -168,7 +168,8 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
 
 
 class StageRunner(HolderOwner):
-    """Answers each grant with the result of `work`. If it is None, the test answers."""
+    """Answers each grant with the result of `work`. If it is None, the test answers. A runner that attaches while work
+    waits needs its `work` from the start, because it is granted that at once."""
 
     def __init__(
         self,
@@ -179,6 +180,7 @@ class StageRunner(HolderOwner):
         idempotent: Sequence[str] = (),
         modules: Sequence[str] = ("noop@1", "transform@1", "x.y@1"),
         wants_rendered: bool = False,
+        work: Callable[[runs_pb.RunGrant], Any] = lambda grant: {},
         metadata: Metadata,
         lease_scale: float = SCALE,
     ) -> None:
@@ -189,7 +191,7 @@ class StageRunner(HolderOwner):
         self.addresses = Addresses()
         self.grants: list[runs_pb.RunGrant] = []
         self.progress: list[runs_pb.RunProgress] = []
-        self.work: Callable[[runs_pb.RunGrant], Any] = lambda grant: {}
+        self.work = work
         self.holder = SessionHolder(
             attach=Attach(
                 name,

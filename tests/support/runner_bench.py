@@ -12,7 +12,7 @@ from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
 from services.runner.core.egress import Egress
 from services.runner.core.failures import Failure, FailureClass
-from services.runner.core.job import Ended, Job
+from services.runner.core.job import Ended, Job, RunLease
 from services.runner.store.outputs import DirectoryOutputs
 from tests.support.manual_clock import ManualClock
 from windlass.sdk import Registry
@@ -106,7 +106,7 @@ class Bench:
 # A UUIDv7 of August 2026.
 EXECUTION_ID = "019fcef6-0c00-7000-8000-000000000000"
 INPUT = b'{"id": 7}'
-RUN_LEASE = (f"{EXECUTION_ID}.1", 2)
+RUN_LEASE = RunLease(f"{EXECUTION_ID}.1", 2, "default")
 
 
 def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:

@@ -1,4 +1,5 @@
-"""Makes the partitions of a month before the month begins, and drops those of months that are not kept any more.
+"""Makes the partitions of a month before the month begins, and drops those of months that are not kept any more, with
+the stored outputs of such months.
 
 Any replica may do both, at any time and any number of times. If a partition is made late, its rows go to the default
 partition: nothing breaks, but they are deleted one by one instead of being dropped as a whole.
@@ -26,20 +27,21 @@ async def keep_partitions(
     make_ahead: Callable[[int], Awaitable[int]],
     drop_old: Callable[[], Awaitable[Sequence[str]]],
     kept_since: Callable[[], Awaitable[datetime | None]],
-    tell: Callable[[datetime], None],
+    delete_outputs: Callable[[datetime], Awaitable[int]],
 ) -> None:
     """`make_ahead` makes the partitions of the given number of months, and returns how many it made. `drop_old` returns
-    the months that it dropped. `tell` tells the runners from which time on executions are kept."""
+    the months that it dropped. `delete_outputs` deletes some outputs of the months before that of `kept_since`, and
+    returns how many."""
     while True:
         try:
             made, dropped = await make_ahead(_MONTHS_AHEAD), await drop_old()
-            since = await kept_since()
-        except DependencyUnavailable as failure:
+            if (since := await kept_since()) is not None:
+                while await delete_outputs(since):
+                    pass
+        except (DependencyUnavailable, OSError) as failure:
             log.warning("partitions could not be looked after", error=str(failure))
             await asyncio.sleep(_RETRY_SECONDS)
             continue
         if made or dropped:
             log.info("made and dropped partitions", made=made, dropped=dropped)
-        if since is not None:
-            tell(since)
         await asyncio.sleep(_EVERY_SECONDS)

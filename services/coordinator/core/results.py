@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from services.coordinator.core.commands import Command, ReportSuccess
 from services.coordinator.core.values import (
     INLINE_BYTES_MAX,
     SECOND,
@@ -52,6 +53,11 @@ def fault_of(value: Value, branch: str) -> Error | None:
         return _permanent("OUTPUT_TOO_LARGE", f"{len(value)} bytes inline")
     fault = json_fault(value)
     return _permanent("OUTPUT_NOT_JSON", fault) if fault else None
+
+
+def names_stored_output(command: Command) -> bool:
+    """A success whose output is kept outside. The core cannot see whether it is there."""
+    return isinstance(command, ReportSuccess) and isinstance(command.output, OutputRef)
 
 
 def release_reason(reason: str) -> ReleaseReason:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from services.chassis.blobs import PIECE_BYTES, BlobMissing, BlobTooLarge, DirectoryBlobs
+from services.chassis.blobs import PIECE_BYTES, BlobMissing, BlobTooLarge, DirectoryBlobs, month_of
 from services.chassis.grpc.errors import Refusal
 from services.chassis.identity.callers import Identity, caller
 from services.coordinator.app.ports import RunName, RunOutput, RunStanding
@@ -52,9 +52,10 @@ class RunOutputsServicer(RunnerOutputsServicer):
             first = await anext(requests, None)
             if first is None or first.WhichOneof("part") != "run":
                 raise Refusal("INVALID_REQUEST", "the first message names the run, and nothing else")
-            execution_id = await self._held(first.run)
+            execution_id, workspace = await self._held(first.run)
+            month = month_of(execution_id)
             try:
-                kept = await self._blobs.put_parts(_parts(requests), OUTPUT_BYTES_MAX, execution_id)
+                kept = await self._blobs.put_parts(_parts(requests), OUTPUT_BYTES_MAX, workspace, month)
             except BlobTooLarge:
                 raise Refusal("OUTPUT_TOO_LARGE", f"an output has at most {OUTPUT_BYTES_MAX} bytes") from None
             return pb.UploadOutputResponse(output=pb.OutputRef(**kept._asdict()))
@@ -63,8 +64,9 @@ class RunOutputsServicer(RunnerOutputsServicer):
         self, request: pb.DownloadOutputRequest, context: Any
     ) -> AsyncIterator[pb.DownloadOutputResponse]:
         with self._transfer():
-            value = await self._referred(await self._held(request.run), request.key)
-            async for part in self._parts_of(value):
+            execution_id, workspace = await self._held(request.run)
+            value = await self._referred(execution_id, request.key)
+            async for part in self._parts_of(value, workspace):
                 yield pb.DownloadOutputResponse(data=part)
 
     async def read(self, run_id: str, workspace: str) -> AsyncIterator[bytes]:
@@ -75,7 +77,7 @@ class RunOutputsServicer(RunnerOutputsServicer):
             raise Refusal("RUN_NOT_FOUND", f"there is no run {run_id!r} in this workspace")
         if found.output is None:
             raise Refusal("OUTPUT_NOT_FOUND", f"the run is {found.state} and has no output")
-        async for part in self._parts_of(found.output):
+        async for part in self._parts_of(found.output, workspace):
             yield part
 
     @contextmanager
@@ -93,20 +95,21 @@ class RunOutputsServicer(RunnerOutputsServicer):
             if not self._transfers[who]:
                 del self._transfers[who]
 
-    async def _held(self, run: pb.HeldRun) -> str:
-        """The execution of the run, if the caller has it."""
+    async def _held(self, run: pb.HeldRun) -> tuple[str, str]:
+        """The execution of the run and its workspace, if the caller has it."""
         name = execution_id, number = split_run_id(run.lease.lease_id)
         found = (await self._reads.run_standings([name])).get(name) if number else None
-        is_callers = (
-            found is not None
-            and (found.epoch, found.instance_id) == (run.lease.epoch, run.instance_id)
-            and caller().workspace in ("", await self._reads.workspace_of(execution_id))
-        )
-        if found is None or not is_callers:
+        workspace = None if found is None else await self._reads.workspace_of(execution_id)
+        if (
+            found is None
+            or workspace is None
+            or (found.epoch, found.instance_id) != (run.lease.epoch, run.instance_id)
+            or caller().workspace not in ("", workspace)
+        ):
             raise Refusal("LEASE_NOT_FOUND", "there is no such run, or it was not granted to this instance")
         if not found.is_live:
             raise Refusal("LEASE_ENDED", "the run is over")
-        return execution_id
+        return execution_id, workspace
 
     async def _referred(self, execution_id: str, key: str) -> Value:
         value: Value | None
@@ -121,13 +124,13 @@ class RunOutputsServicer(RunnerOutputsServicer):
             raise Refusal("OUTPUT_NOT_FOUND", "no grant of this execution refers to that")
         return value
 
-    async def _parts_of(self, value: Value) -> AsyncIterator[bytes]:
+    async def _parts_of(self, value: Value, workspace: str) -> AsyncIterator[bytes]:
         if not isinstance(value, OutputRef):
             for start in range(0, len(value), PIECE_BYTES):
                 yield value[start : start + PIECE_BYTES]
             return
         try:
-            async for part in self._blobs.get_parts(value):
+            async for part in self._blobs.get_parts(value, workspace):
                 yield part
         except BlobMissing:
             raise Refusal("OUTPUT_NOT_FOUND", "the output store has lost this output") from None

@@ -9,7 +9,6 @@ runner that was only cut off has stopped (`DeadRunners`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from services.chassis.identity.callers import caller
@@ -32,12 +31,7 @@ from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer
 
 log = logger(__name__)
 
-CODEC: Final = HopCodec(
-    holder_frame=pb.SessionRequest,
-    server_frame=pb.SessionResponse,
-    holder_notes="progress",
-    server_notes="outputs_kept",
-)
+CODEC: Final = HopCodec(holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress")
 _runners = gauge("coordinator_runner_sessions", "Runners attached here.")
 _ended = counter("coordinator_runners_ended_total", "Runner instances found dead.")
 
@@ -55,20 +49,6 @@ class SessionRunners:
         self._dead_runners = dead_runners
         self._standings = standings
         self._reserve = reserve
-        # No execution that was created before this time has rows. None: it is not known yet.
-        self.kept_since: datetime | None = None
-
-    def tell_kept_since(self, since: datetime) -> None:
-        """No execution that was created before this time has rows."""
-        self.kept_since = since
-        for session in self.registry.sessions:
-            self._tell(session)
-
-    def _tell(self, session: ServerSession) -> None:
-        if self.kept_since is not None:
-            kept = pb.OutputsKept()
-            kept.since.FromDatetime(self.kept_since)
-            session.post([kept])
 
     def modules_for(self, workspace: str) -> tuple[set[str], set[str]]:
         """The modules of all runners that are attached here and serve this workspace, then of those that render."""
@@ -99,7 +79,6 @@ class SessionRunners:
         # The runner reports the runs that it has to us. It refuses those that never reached it; they are leased again.
         if leases := self._executions.leases_of(session.instance_id):
             session.claim(leases)
-        self._tell(session)
         self._executions.level.set()
 
     def on_credit(self, session: ServerSession) -> None:

@@ -208,10 +208,11 @@ async def with_input(job: Job, outputs: Outputs) -> Job:
 
 
 async def kept_outputs(job: Job, outputs: Outputs) -> dict[str, bytes]:
-    """The outputs that are in the store, by node. Their sizes are as whoever reported them said; the store refuses one
-    that is not as large."""
+    """The outputs that are in the store, or that were left out of the grant, by node. Sizes are true: the coordinator
+    has compared those that runners reported with the stored ones, and the store does so again."""
     refs = {node: value for node, value in job.outputs.items() if isinstance(value, StoredOutput)}
-    size_bytes = sum(ref.size_bytes for ref in refs.values())
+    # An output that was only left out of the grant has no hash. The coordinator limits the sum of such outputs.
+    size_bytes = sum(ref.size_bytes for ref in refs.values() if ref.sha256)
     if size_bytes > LOADED_BYTES_MAX:
         raise PermanentError(
             f"the stored outputs that the node reads have {size_bytes} bytes; at most {LOADED_BYTES_MAX} are loaded",

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.runner.core.failures import Failure
 
-# The id and the epoch of a run.
-RunLease = tuple[str, int]
 
+class RunLease(NamedTuple):
+    """The lease of a run. Large values are brought and fetched under it, and belong to its workspace."""
 
-def execution_of(lease: RunLease) -> str:
-    """The id of the execution, with which the id of the run begins."""
-    return lease[0].partition(".")[0]
+    run_id: str
+    epoch: int
+    workspace: str
+
+    @property
+    def execution_id(self) -> str:
+        """The id of a run begins with that of its execution."""
+        return self.run_id.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +30,8 @@ class StoredOutput:
     # Empty when it is not known.
     sha256: str
     size_bytes: int
-    # The run whose grant named the value. Coordinators give it to the holder of that run.
-    lease: RunLease | None = None
+    # The run whose grant named the value, or that brought it. Coordinators give it to the holder of that run.
+    lease: RunLease
 
 
 class OutputMissing(Exception):
@@ -69,7 +75,7 @@ class Job:
 
     @property
     def lease(self) -> RunLease:
-        return self.run_id, self.epoch
+        return RunLease(self.run_id, self.epoch, self.workspace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import cast
 
 from services.chassis.lease.frames import Grant, Refused, Report
@@ -18,12 +17,7 @@ from windlass.coordinator.v1 import sessions_pb2 as pb
 
 log = logger(__name__)
 
-CODEC = HopCodec(
-    holder_frame=pb.SessionRequest,
-    server_frame=pb.SessionResponse,
-    holder_notes="progress",
-    server_notes="outputs_kept",
-)
+CODEC = HopCodec(holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress")
 
 
 class CoordinatorSessions:
@@ -33,8 +27,6 @@ class CoordinatorSessions:
         self._clock = clock
         self._holder: SessionHolder
         self._worker: Worker
-        # The outputs of executions that were created before this time are not needed. None: not known yet.
-        self.outputs_kept_since: datetime | None = None
 
     def join(self, holder: SessionHolder, worker: Worker) -> None:
         """Set both sides. Each of them is made with this object, so this cannot happen in `__init__`."""
@@ -77,9 +69,7 @@ class CoordinatorSessions:
             log.warning("late report refused", run_id=report.lease_id, epoch=report.epoch, reason=reason)
 
     def on_notes(self, address: str, notes: list[object]) -> None:
-        """The coordinators share one database, so the newest note counts."""
-        for note in notes:
-            self.outputs_kept_since = cast("pb.OutputsKept", note).since.ToDatetime(UTC)
+        """Coordinators send none."""
 
     def beat_notes(self, address: str, *, is_full: bool) -> list[pb.RunProgress]:
         return [progress_of(news) for news in self._worker.news(address, anew=is_full)]

@@ -52,7 +52,7 @@ class CoordinatorOutputs:
         async def upload(channel: Channel) -> StoredOutput:
             call = RunnerOutputsStub(channel).UploadOutput(iter(_requests(run, value)), timeout=_CALL_SECONDS)
             output = (await call).output
-            return StoredOutput(output.key, output.sha256, output.size_bytes)
+            return StoredOutput(output.key, output.sha256, output.size_bytes, lease)
 
         try:
             return await self._tried(upload)
@@ -61,21 +61,14 @@ class CoordinatorOutputs:
 
     async def get(self, ref: StoredOutput) -> bytes:
         """A value as it was put. Raises OutputMissing."""
-        lease = ref.lease
-        if lease is None or (self._shared is not None and is_blob_key(ref.key)):
-            if self._shared is None:
-                raise OutputMissing(ref.key)
+        if self._shared is not None and is_blob_key(ref.key):
             return await self._shared.get(ref)
-        request = pb.DownloadOutputRequest(run=self._held(lease), key=ref.key)
+        request = pb.DownloadOutputRequest(run=self._held(ref.lease), key=ref.key)
 
         async def download(channel: Channel) -> bytes:
             value = bytearray()
             async for response in RunnerOutputsStub(channel).DownloadOutput(request, timeout=_CALL_SECONDS):
                 value += response.data
-                if len(value) > ref.size_bytes:
-                    raise OutputMissing(f"{ref.key} has more than {ref.size_bytes} bytes")
-            if len(value) != ref.size_bytes:
-                raise OutputMissing(f"{ref.key} has {len(value)} bytes, not {ref.size_bytes}")
             return bytes(value)
 
         try:
@@ -84,8 +77,7 @@ class CoordinatorOutputs:
             raise OutputMissing(f"{ref.key}: {failure}") from None
 
     def _held(self, lease: RunLease) -> pb.HeldRun:
-        run_id, epoch = lease
-        return pb.HeldRun(lease=Lease(lease_id=run_id, epoch=epoch), instance_id=self._instance_id())
+        return pb.HeldRun(lease=Lease(lease_id=lease.run_id, epoch=lease.epoch), instance_id=self._instance_id())
 
     async def _tried(self, transfer: Callable[[Channel], Awaitable[_T]]) -> _T:
         """The answer of the first coordinator that gives one. Raises RemoteError or DependencyUnavailable."""

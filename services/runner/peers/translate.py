@@ -12,7 +12,7 @@ _BILLION = 1_000_000_000
 
 def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
     """The job of a grant. What is left of its execution's time counts from `now_ns`."""
-    timeout, lease = grant.timeout, (grant.lease.lease_id, grant.lease.epoch)
+    timeout, lease = grant.timeout, RunLease(grant.lease.lease_id, grant.lease.epoch, grant.workspace)
     has_input = not grant.HasField("execution_input_ref")
     return Job(
         run_id=grant.lease.lease_id,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
-from services.chassis.blobs import BlobMissing, DirectoryBlobs
+from services.chassis.blobs import BlobMissing, DirectoryBlobs, month_of
 from services.chassis.process.crash import crash_point
-from services.runner.core.job import OutputMissing, RunLease, StoredOutput, execution_of
+from services.runner.core.job import OutputMissing, RunLease, StoredOutput
 
 
 class DirectoryOutputs:
@@ -15,22 +14,18 @@ class DirectoryOutputs:
         self._blobs = DirectoryBlobs(directory)
 
     async def put(self, value: bytes, lease: RunLease) -> StoredOutput:
-        """Keep the output of a run. It is durable on return."""
+        """Keep the output of a run for its workspace. It is durable on return."""
         crash_point("runner.output.before")
-        kept = await self._blobs.put(value, execution_of(lease))
+        kept = await self._blobs.put(value, lease.workspace, month_of(lease.execution_id))
         crash_point("runner.output.after")
-        return StoredOutput(*kept)
+        return StoredOutput(*kept, lease)
 
     async def get(self, ref: StoredOutput) -> bytes:
-        """A value as it was put. Raises OutputMissing."""
+        """A value of the run's workspace, as it was put. Raises OutputMissing."""
         try:
-            return await self._blobs.get(ref)
+            return await self._blobs.get(ref, ref.lease.workspace)
         except BlobMissing as missing:
             raise OutputMissing(str(missing)) from None
-
-    async def delete_before(self, since: datetime) -> int:
-        """Delete some values of executions that were created before the month of this time; return their number."""
-        return await self._blobs.delete_before(since)
 
     async def sweep(self) -> int:
         """Remove the temporary files of writers that died; return their number."""

@@ -1,13 +1,14 @@
 """Months of executions that have all ended long ago are dropped; every other row stays."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from services.chassis.blobs import DirectoryBlobs
 from services.chassis.postgres.database import Database, DatabaseAway
 from services.coordinator.store.partitions import drop_old, kept_since
 from tests.integration.coordinator.test_taking_over import STEP
@@ -138,14 +139,16 @@ async def test_a_month_that_is_in_use_keeps_nobody_waiting(own_tables: Database)
     assert await drop_old(own_tables, 90 * DAY) == [f"{created:%Y_%m}"]
 
 
-async def test_a_coordinator_drops_old_months_and_tells_its_runners(on_stage: Stage, tables: Database) -> None:
+async def test_a_coordinator_drops_old_months_with_their_outputs(on_stage: Stage, tables: Database) -> None:
     created = NOW - timedelta(days=800)
     await tables.fetch("SELECT make_partitions(%s::timestamptz)", (created,))
-    session, runner = await on_stage.with_runner()
-    notes: list[Any] = runner.notes
-    await eventually(lambda: notes)
+    blobs = DirectoryBlobs(on_stage.directory / "outputs")
+    old, needed = [await blobs.put(b"{}", "default", f"{month:%Y-%m}") for month in (created, NOW)]
+    for ref in (old, needed):
+        os.utime(on_stage.directory / "outputs" / ref.key, (0, 0))
+    session, _ = await on_stage.with_runner()
+    await eventually(lambda: not (on_stage.directory / "outputs" / old.key).exists())
     assert f"{created:%Y_%m}" not in await months(tables)
-    (month,) = await tables.fetch("SELECT date_trunc('month', now(), 'UTC')")
-    assert all(each.since.ToDatetime(UTC) == month[0] for each in notes)
+    assert await blobs.get(needed, "default") == b"{}"
     order = on_stage.start(session, on_stage.catalog.add("v-step", **STEP))
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)

@@ -28,17 +28,14 @@ def rendered(grant: RunGrant) -> Any:
 
 
 async def foreign_runner(on_stage: Stage, address: str) -> StageRunner:
-    runner = await on_stage.runner(address, "foreign", modules=["f.g@1"], wants_rendered=True)
-    runner.work = lambda grant: None
-    return runner
+    return await on_stage.runner(address, "foreign", modules=["f.g@1"], wants_rendered=True, work=lambda grant: None)
 
 
 async def test_runner_without_templates_is_given_what_another_has_rendered(on_stage: Stage, tables: Database) -> None:
     address, session = await on_stage.coordinator()
     foreign = await foreign_runner(on_stage, address)
     order = on_stage.start(session, on_stage.catalog.add("v-templated", **TEMPLATED), input_={"n": 7})
-    ours = await on_stage.runner(address, "ours")
-    ours.work = rendered
+    ours = await on_stage.runner(address, "ours", work=rendered)
     await eventually(lambda: foreign.grants)
     (grant,) = foreign.grants
     assert (grant.has_templates, grant.config, grant.inputs) == (False, b'{"c":7}', b'{"x":7}')
@@ -58,8 +55,7 @@ async def test_next_holder_does_not_have_it_rendered_again(on_stage: Stage) -> N
     address, session = await on_stage.coordinator("0")
     other_address, other = await on_stage.coordinator("1")
     foreign = await foreign_runner(on_stage, address)
-    ours = await on_stage.runner(address, "ours")
-    ours.work = rendered
+    ours = await on_stage.runner(address, "ours", work=rendered)
     order = on_stage.start(session, on_stage.catalog.add("v-templated", **TEMPLATED), input_={"n": 7})
     await eventually(lambda: foreign.grants)
     await on_stage.attach_also(foreign, other_address)

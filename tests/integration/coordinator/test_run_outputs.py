@@ -51,9 +51,9 @@ async def at_b(on_stage: Stage, **more: Any) -> tuple[str, Any, StageRunner, Any
     order = on_stage.start(session, on_stage.catalog.add("v-two", **TWO), **more)
     await eventually(lambda: runner.grants)
     async with outputs_of(runner, address) as outputs:
-        lease = runner.grants[0].lease
-        kept = await outputs.put(LARGE, (lease.lease_id, lease.epoch))
-        assert kept == await outputs.put(LARGE, (lease.lease_id, lease.epoch)), "the same bytes may come again"
+        lease = job_of(runner.grants[0], 0).lease
+        kept = await outputs.put(LARGE, lease)
+        assert kept == await outputs.put(LARGE, lease), "the same bytes may come again"
     report = pb.RunReport()
     report.succeeded.output.ref.key, report.succeeded.output.ref.sha256 = kept.key, kept.sha256
     report.succeeded.output.ref.size_bytes = kept.size_bytes

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+import pytest
+
+from services.chassis.blobs import BlobRef, DirectoryBlobs, month_of
+from services.chassis.postgres.database import Database
 from tests.support.coordinator_stage import Stage, StageRunner, eventually, execution_id
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 
@@ -105,3 +109,88 @@ async def test_a_session_that_no_key_opened_is_ended_with_none(on_stage: Stage) 
 
         await eventually(is_out)
     assert own.opened == 1
+
+
+VALUE = b'"%b"' % (b"x" * 300_000)
+
+
+async def reference(on_stage: Stage, order: Any, kind: str) -> BlobRef:
+    """A reference to an output, which is wrong in this way, or good."""
+    blobs = DirectoryBlobs(on_stage.directory / "outputs")
+    month = month_of(order.lease.lease_id)
+    other = await blobs.put(b"{}", "default", month)
+    if kind == "of another workspace":
+        return await blobs.put(VALUE, "elsewhere", month)
+    if kind == "of another month":
+        return await blobs.put(VALUE, "default", "2020-01")
+    if kind == "invented":
+        return BlobRef(other.key.replace(other.sha256, "ab" * 32), "ab" * 32, 300_000)
+    good = await blobs.put(VALUE, "default", month)
+    wrong = {
+        "too small": good._replace(size_bytes=0),
+        "too large": good._replace(size_bytes=good.size_bytes + 1),
+        "of another hash": good._replace(sha256=other.sha256),
+        "outside the store": good._replace(key="../" + good.key),
+    }
+    return wrong.get(kind, good)
+
+
+async def runs_of(tables: Database, order: Any) -> list[tuple[Any, ...]]:
+    select = "SELECT state, error_class, error_type FROM runs WHERE execution_id = %s ORDER BY number"
+    return list(await tables.fetch(select, (order.lease.lease_id,)))
+
+
+def stored(ref: BlobRef, instance_id: str = "") -> runs_pb.RunReport:
+    report = runs_pb.RunReport()
+    report.head.instance_id = instance_id
+    named = report.succeeded.output.ref
+    named.key, named.sha256, named.size_bytes = ref
+    return report
+
+
+@pytest.mark.parametrize("by_mailbox", [False, True], ids=["directly", "by the mailbox"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "invented",
+        "of another workspace",
+        "of another month",
+        "too small",
+        "too large",
+        "of another hash",
+        "outside the store",
+        "good",
+    ],
+)
+async def test_success_with_an_output_that_is_not_there_is_a_failure(
+    on_stage: Stage, tables: Database, kind: str, by_mailbox: bool
+) -> None:
+    address, session = await on_stage.coordinator("0")
+    runner = reporter = await on_stage.runner(address)
+    order = await going(on_stage, runner, session)
+    if by_mailbox:
+        other_address, _ = await on_stage.coordinator("1")
+        reporter = await on_stage.runner(other_address, "distant")
+    report = stored(await reference(on_stage, order, kind), runner.holder.instance_id)
+    reporter.report(runner.grants[-1], report)
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    refused = ("FAILED", "PERMANENT", "OUTPUT_REF_INVALID")
+    assert await runs_of(tables, order) == [("SUCCESS", None, None) if kind == "good" else refused]
+    assert len(on_stage.dispatcher.delivered) == by_mailbox
+
+
+async def test_output_that_cannot_be_looked_up_is_tried_again(on_stage: Stage, tables: Database) -> None:
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    order = await going(on_stage, runner, session)
+    ref = await reference(on_stage, order, "good")
+    folder = (on_stage.directory / "outputs" / ref.key).parent
+    folder.rename(folder.with_suffix(".moved"))
+    folder.write_text("a file, where a directory has been")
+    runner.report(runner.grants[0], stored(ref))
+    await eventually(lambda: len(runner.grants) == 2, 60)
+    folder.unlink()
+    folder.with_suffix(".moved").rename(folder)
+    runner.report(runner.grants[1], stored(ref))
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    assert await runs_of(tables, order) == [("FAILED", "TRANSIENT", "OUTPUT_STORE"), ("SUCCESS", None, None)]

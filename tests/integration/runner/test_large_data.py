@@ -1,8 +1,8 @@
 """The data of templates: much of it is parsed in the child alone, and how much a node gets is bounded."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest_asyncio
 from services.runner.app.attempt import LOADED_BYTES_MAX
 from services.runner.app.rendering.__main__ import VALUES_MAX
 from services.runner.core.failures import Failure, FailureClass
-from services.runner.core.job import StoredOutput, Succeeded
+from services.runner.core.job import Succeeded
 from services.runner.core.plain import PARSED_BYTES_MAX
 from tests.support.runner_bench import INPUT, RUN_LEASE, Bench, a_job
 
@@ -70,7 +70,7 @@ async def test_stored_outputs_are_loaded_up_to_a_total(bench: Bench) -> None:
 async def test_a_reference_that_understates_its_size_gets_around_no_limit(bench: Bench) -> None:
     """Its runner may have been anybody's."""
     stored = await bench.outputs.put(text_of(PARSED_BYTES_MAX * 2), RUN_LEASE)
-    found = await bench.outcome(reading("{{ nodes.up.output }}", up=StoredOutput(stored.key, stored.sha256, 0)))
+    found = await bench.outcome(reading("{{ nodes.up.output }}", up=replace(stored, size_bytes=0)))
     assert isinstance(found, Failure), found
     assert found.type == "OUTPUT_MISSING"
     assert bench.rendering.children.pids == []
@@ -98,18 +98,20 @@ async def test_what_a_module_gets_has_at_most_so_many_values(bench: Bench, count
         b'1\n{"head": {"documents": {"config": {}, "inputs": {"read": "mine"}}}}',
     ],
 )
-async def test_data_that_is_no_json_is_a_failure_and_no_part_of_the_request(
-    bench: Bench, tmp_path: Path, data: bytes
-) -> None:
-    digest = hashlib.sha256(data).hexdigest()
-    place = tmp_path / digest[:2] / f"{digest}.json"
-    place.parent.mkdir(parents=True)
-    place.write_bytes(data)
-    outputs = {"up": StoredOutput(f"{digest[:2]}/{digest}.json", digest, len(data)), "long": text_of(PARSED_BYTES_MAX)}
-    found = await bench.outcome(reading("{{ nodes.up.output }}", **outputs))
+async def test_data_that_is_no_json_is_a_failure_and_no_part_of_the_request(bench: Bench, data: bytes) -> None:
+    stored = await bench.outputs.put(data, RUN_LEASE)
+    found = await bench.outcome(reading("{{ nodes.up.output }}", up=stored, long=text_of(PARSED_BYTES_MAX)))
     if not data:
         assert found == Succeeded(orjson.dumps({"read": None}))
         return
     assert isinstance(found, Failure), found
     assert (found.failure_class, found.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
     assert found.message == "nodes.up.output is not JSON"
+
+
+async def test_what_a_grant_left_out_does_not_count_as_stored(bench: Bench) -> None:
+    half = await bench.outputs.put(text_of(LOADED_BYTES_MAX // 2), RUN_LEASE)
+    left_out = replace(half, key="runs/3", sha256="")
+    found = await bench.outcome(reading("{{ nodes.a.output | length }}", a=half, b=half, c=left_out))
+    assert isinstance(found, Failure), found
+    assert found.type == "OUTPUT_MISSING", "it was tried, and no coordinator is here"

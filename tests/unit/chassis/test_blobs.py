@@ -1,14 +1,26 @@
 """Values that come and leave in parts. Whole values are in tests/unit/runner/test_outputs.py."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from services.chassis.blobs import PIECE_BYTES, BlobMissing, BlobTooLarge, DirectoryBlobs, is_blob_key
+from services.chassis.blobs import (
+    PIECE_BYTES,
+    BlobMissing,
+    BlobTooLarge,
+    DirectoryBlobs,
+    is_blob_key,
+    is_blob_of,
+    month_of,
+)
+from tests.support.probe import until
 
-# A UUIDv7 of August 2026.
-OWNER_ID = "019fcef6-0c00-7000-8000-000000000000"
+OWNED = OWNER, MONTH = "default", "2026-08"
+SEPTEMBER = datetime(2026, 9, 1, tzinfo=UTC)
 
 
 async def parts_of(*parts: bytes) -> AsyncIterator[bytes]:
@@ -21,6 +33,11 @@ async def broken_off() -> AsyncIterator[bytes]:
     raise ConnectionError
 
 
+async def without_end() -> AsyncIterator[bytes]:
+    yield b"half"
+    await asyncio.Event().wait()
+
+
 def files_in(directory: Path) -> Iterable[Path]:
     return [path for path in directory.rglob("*") if path.is_file()]
 
@@ -28,10 +45,10 @@ def files_in(directory: Path) -> Iterable[Path]:
 async def test_value_that_comes_in_parts_is_the_same_as_one_that_comes_whole(tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path)
     value = b"x" * PIECE_BYTES + b"end"
-    ref = await blobs.put_parts(parts_of(value[:7], value[7:]), len(value), OWNER_ID)
-    assert ref == await blobs.put(value, OWNER_ID)
-    assert await blobs.get(ref) == value
-    assert [len(part) async for part in blobs.get_parts(ref)] == [PIECE_BYTES, 3]
+    ref = await blobs.put_parts(parts_of(value[:7], value[7:]), len(value), *OWNED)
+    assert ref == await blobs.put(value, *OWNED)
+    assert await blobs.get(ref, OWNER) == value
+    assert [len(part) async for part in blobs.get_parts(ref, OWNER)] == [PIECE_BYTES, 3]
     assert files_in(tmp_path) == [tmp_path / ref.key]
     assert is_blob_key(ref.key)
 
@@ -39,19 +56,88 @@ async def test_value_that_comes_in_parts_is_the_same_as_one_that_comes_whole(tmp
 async def test_nothing_is_left_of_a_value_that_is_too_large_or_broken_off(tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path)
     with pytest.raises(BlobTooLarge):
-        await blobs.put_parts(parts_of(b"four", b"more"), 7, OWNER_ID)
+        await blobs.put_parts(parts_of(b"four", b"more"), 7, *OWNED)
     with pytest.raises(ConnectionError):
-        await blobs.put_parts(broken_off(), 7, OWNER_ID)
+        await blobs.put_parts(broken_off(), 7, *OWNED)
     assert files_in(tmp_path) == []
+
+
+async def test_nothing_is_left_of_a_value_whose_sender_goes_at_any_moment(tmp_path: Path) -> None:
+    """A thread may be at work on the file just then, or have yet to begin. A call may be cancelled more than once."""
+    blobs = DirectoryBlobs(tmp_path)
+    for turns in range(60):
+        sending = [asyncio.create_task(blobs.put_parts(without_end(), 1_000, *OWNED)) for _ in range(9)]
+        for _ in range(turns % 6):
+            await asyncio.sleep(0)
+        for _ in range(3):
+            for each in sending:
+                each.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(*sending, return_exceptions=True)
+    await until(lambda: not files_in(tmp_path), 10, "the files to be removed")
 
 
 async def test_value_that_is_gone_or_changed_is_missing(tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path)
-    ref = await blobs.put(b"value", OWNER_ID)
+    ref = await blobs.put(b"value", *OWNED)
     for changed in (b"other", b"longer"):
         (tmp_path / ref.key).write_bytes(changed)
         with pytest.raises(BlobMissing):
-            [part async for part in blobs.get_parts(ref)]
+            [part async for part in blobs.get_parts(ref, OWNER)]
     (tmp_path / ref.key).unlink()
     with pytest.raises(BlobMissing):
-        [part async for part in blobs.get_parts(ref)]
+        [part async for part in blobs.get_parts(ref, OWNER)]
+
+
+async def test_value_is_its_owners_alone(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    ref = await blobs.put(b"value", *OWNED)
+    assert is_blob_of(ref, OWNER)
+    assert not is_blob_of(ref, "elsewhere")
+    assert not is_blob_of(ref._replace(sha256="0" * 64), OWNER)
+    assert is_blob_of(ref, OWNER, MONTH)
+    assert not is_blob_of(ref, OWNER, "2026-09")
+    with pytest.raises(BlobMissing):
+        await blobs.get(ref, "elsewhere")
+    with pytest.raises(BlobMissing):
+        [part async for part in blobs.get_parts(ref, "elsewhere")]
+
+
+async def test_sizes_are_told_of_values_that_are_there(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    ref = await blobs.put(b"value", *OWNED)
+    size, missing = await blobs.sizes([ref.key, ref.key.replace(".json", ".jsonx")])
+    assert size == 5
+    assert isinstance(missing, FileNotFoundError)
+    with pytest.raises(BlobMissing, match="has 5 bytes, not 4"):
+        await blobs.get(ref._replace(size_bytes=4), OWNER)
+
+
+def test_month_is_that_of_the_id() -> None:
+    assert month_of("019fcef6-0c00-7000-8000-000000000000") == MONTH
+    assert month_of("01a06c5a-0400-7000-8000-000000000000") == "2026-09"
+
+
+async def test_old_values_are_deleted_by_month(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    used = await blobs.put(b"used today", *OWNED)
+    old = [await blobs.put(b"%d" % number, owner, MONTH) for number in range(10) for owner in (OWNER, "elsewhere")]
+    kept = await blobs.put(b"0", OWNER, "2026-09")
+    for file in files_in(tmp_path):
+        os.utime(file, (0, 0))
+    # Stored again: an execution that was queued for long has begun.
+    assert await blobs.put(b"used today", *OWNED) == used
+    assert await blobs.delete_before(datetime(2026, 8, 31, tzinfo=UTC)) == 0
+    assert await blobs.delete_before(SEPTEMBER) == len(old)
+    assert await blobs.delete_before(SEPTEMBER) == 0
+    assert sorted(files_in(tmp_path)) == sorted(tmp_path / ref.key for ref in (used, kept))
+
+
+async def test_processes_delete_old_values_at_the_same_time(tmp_path: Path) -> None:
+    blobs = [DirectoryBlobs(tmp_path) for _ in range(4)]
+    for number in range(300):
+        await blobs[0].put(b"%d" % number, *OWNED)
+    for file in files_in(tmp_path):
+        os.utime(file, (0, 0))
+    assert sum(await asyncio.gather(*(each.delete_before(SEPTEMBER) for each in blobs))) == 300
+    assert files_in(tmp_path) == []

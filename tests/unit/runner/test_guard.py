@@ -115,7 +115,7 @@ async def test_a_template_that_becomes_no_json_fails_its_node(bench: Bench, temp
 
 
 async def test_an_output_that_is_gone_fails_the_attempt(bench: Bench) -> None:
-    gone = StoredOutput("ab/" + "0" * 64 + ".json", "0" * 64, 3)
+    gone = StoredOutput("ab" * 16 + "/2026-08-00/" + "0" * 64 + ".json", "0" * 64, 3, a_job().lease)
     job = a_job("transform@1", inputs={"a": "{{ nodes.x.output }}"}, has_templates=True, outputs={"x": gone})
     assert await bench.failure(job) == (FailureClass.TRANSIENT, "OUTPUT_MISSING")
 

@@ -7,17 +7,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from services.chassis.process.clock import SystemClock
 from services.runner.core.job import OutputMissing, StoredOutput
-from services.runner.peers.coordinators import CoordinatorSessions
 from services.runner.store.outputs import DirectoryOutputs
 from tests.support.runner_bench import RUN_LEASE
-from windlass.coordinator.v1.sessions_pb2 import OutputsKept
 
 
 def files_in(directory: Path) -> list[Path]:
@@ -48,7 +45,8 @@ async def test_an_output_that_is_there_is_made_durable_all_the_same(tmp_path: Pa
     outputs = DirectoryOutputs(tmp_path)
     ref = await outputs.put(b"value", RUN_LEASE)
     folder = (tmp_path / ref.key).parent
-    assert synced == [tmp_path.parent, tmp_path, folder], "another process may not have come as far"
+    above = [tmp_path.parent, tmp_path, folder.parent]
+    assert synced == [*above, folder], "another process may not have come as far"
     synced.clear()
     await outputs.put(b"value", RUN_LEASE)
     assert synced == [folder], "this one has"
@@ -83,10 +81,21 @@ async def test_what_is_above_the_store_may_be_closed_to_a_runner(
     assert await outputs.get(ref) == b"value"
 
 
-@pytest.mark.parametrize("key", ["2026-08-ab/" + "0" * 64 + ".json", "../outside.json"])
+@pytest.mark.parametrize("key", ["ab" * 16 + "/2026-08-00/" + "0" * 64 + ".json", "../outside.json"])
 async def test_an_output_that_is_not_there_is_missing(tmp_path: Path, key: str) -> None:
     with pytest.raises(OutputMissing):
-        await DirectoryOutputs(tmp_path).get(StoredOutput(key, "0" * 64, 3))
+        await DirectoryOutputs(tmp_path).get(StoredOutput(key, "0" * 64, 3, RUN_LEASE))
+
+
+async def test_output_is_read_for_its_own_workspace_alone(tmp_path: Path) -> None:
+    outputs = DirectoryOutputs(tmp_path)
+    ref = await outputs.put(b"value", RUN_LEASE)
+    assert await outputs.get(replace(ref, lease=RUN_LEASE._replace(run_id="another.1"))) == b"value"
+    elsewhere = RUN_LEASE._replace(workspace="elsewhere")
+    with pytest.raises(OutputMissing):
+        await outputs.get(replace(ref, lease=elsewhere))
+    other = await outputs.put(b"value", elsewhere)
+    assert other.key != ref.key
 
 
 @pytest.mark.parametrize("difference", [-5, -1, 1])
@@ -95,14 +104,15 @@ async def test_an_output_that_is_not_as_large_as_was_said_is_not_read(tmp_path: 
     outputs = DirectoryOutputs(tmp_path)
     ref = await outputs.put(b"value", RUN_LEASE)
     with pytest.raises(OutputMissing, match="has 5 bytes"):
-        await outputs.get(StoredOutput(ref.key, ref.sha256, ref.size_bytes + difference))
+        await outputs.get(replace(ref, size_bytes=ref.size_bytes + difference))
 
 
 PUTTING = """
 import asyncio, sys
 from pathlib import Path
+from services.runner.core.job import RunLease
 from services.runner.store.outputs import DirectoryOutputs
-print(asyncio.run(DirectoryOutputs(Path(sys.argv[1])).put(b"value", (sys.argv[2], 2))).key)
+print(asyncio.run(DirectoryOutputs(Path(sys.argv[1])).put(b"value", RunLease(sys.argv[2], 2, "default"))).key)
 """
 
 
@@ -149,34 +159,3 @@ async def test_a_writer_whose_file_is_swept_before_it_is_locked_begins_anew(
     monkeypatch.setattr(fcntl, "flock", late_lock)
     ref = await outputs.put(b"value", RUN_LEASE)
     assert await outputs.get(ref) == b"value"
-
-
-async def test_outputs_of_old_executions_are_deleted_by_month(tmp_path: Path) -> None:
-    outputs = DirectoryOutputs(tmp_path)
-    later = "01a06c5a-0400-7000-8000-000000000000"  # of September 2026
-    used = await outputs.put(b"used today", RUN_LEASE)
-    old = [await outputs.put(b"%d" % number, RUN_LEASE) for number in range(20)]
-    kept = await outputs.put(b"0", (f"{later}.1", 2))
-    assert {ref.key[:8] for ref in (used, *old)} == {"2026-08-"}
-    assert kept.key[:8] == "2026-09-"
-    for file in files_in(tmp_path):
-        os.utime(file, (0, 0))
-    # Stored again: an execution that was queued for long has begun.
-    assert await outputs.put(b"used today", RUN_LEASE) == used
-    assert await outputs.delete_before(datetime(2026, 8, 31, tzinfo=UTC)) == 0
-    assert await outputs.delete_before(datetime(2026, 9, 1, tzinfo=UTC)) == len(old)
-    assert await outputs.delete_before(datetime(2026, 9, 1, tzinfo=UTC)) == 0
-    assert sorted(files_in(tmp_path)) == sorted(tmp_path / ref.key for ref in (used, kept))
-    for ref in old:
-        with pytest.raises(OutputMissing):
-            await outputs.get(ref)
-
-
-def test_the_newest_note_of_a_coordinator_says_what_is_kept() -> None:
-    sessions = CoordinatorSessions(SystemClock())
-    assert sessions.outputs_kept_since is None
-    for month in (7, 8):
-        note = OutputsKept()
-        note.since.FromDatetime(datetime(2026, month, 1, tzinfo=UTC))
-        sessions.on_notes("a", [note])
-        assert sessions.outputs_kept_since == datetime(2026, month, 1, tzinfo=UTC)

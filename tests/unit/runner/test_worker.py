@@ -353,7 +353,7 @@ async def test_input_that_its_grant_left_out_is_fetched_first(bench: Bench) -> N
     templates = {"n": "{{ input.text|length }}"}
     job = a_job("transform@1", execution_input=ref, inputs=templates, has_templates=True)
     assert await bench.outcome(job) == Succeeded(b'{"n":300000}')
-    gone = replace(ref, key="ab/" + "0" * 64 + ".json")
+    gone = replace(ref, key="ab" * 16 + "/2026-08-00/" + "0" * 64 + ".json")
     outcome = await bench.outcome(a_job("transform@1", execution_input=gone, inputs=templates, has_templates=True))
     assert isinstance(outcome, Failure)
     assert (outcome.failure_class, outcome.type) == (FailureClass.TRANSIENT, "OUTPUT_MISSING")

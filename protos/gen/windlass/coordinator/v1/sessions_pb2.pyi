@@ -204,58 +204,23 @@ class SessionResponse(_message.Message):
 
     CONTROL_FIELD_NUMBER: _builtins.int
     GRANTS_FIELD_NUMBER: _builtins.int
-    OUTPUTS_KEPT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def control(self) -> _session_pb2.ServerControl: ...
     @_builtins.property
     def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunGrant]: ...
-    @_builtins.property
-    def outputs_kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputsKept]:
-        """Sent when the runner has attached, and from time to time."""
-
     def __init__(
         self,
         *,
         control: _session_pb2.ServerControl | None = ...,
         grants: _abc.Iterable[Global___RunGrant] | None = ...,
-        outputs_kept: _abc.Iterable[Global___OutputsKept] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "grants", b"grants", "outputs_kept", b"outputs_kept"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "grants", b"grants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionResponse: _TypeAlias = SessionResponse  # noqa: Y015
-
-@_typing.final
-class OutputsKept(_message.Message):
-    """Which outputs the output store has to keep. A runner with a store of its own deletes the others; any other runner
-    ignores this.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SINCE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def since(self) -> _timestamp_pb2.Timestamp:
-        """Nothing names the outputs of executions that were created before this time. The time of creation is in the execution's
-        id, which is a UUIDv7. Wait for a day before the outputs are deleted: an execution that was queued since before this
-        time may just have begun.
-        """
-
-    def __init__(
-        self,
-        *,
-        since: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OutputsKept: _TypeAlias = OutputsKept  # noqa: Y015
 
 @_typing.final
 class RunGrant(_message.Message):
@@ -471,7 +436,11 @@ class OutputRef(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     key: _builtins.str
-    """Opaque. (A runner that shares the disk of the output store finds most values there under this path.)"""
+    """Opaque. The key of a stored output belongs to one workspace: it cannot be read or reported for another one. (A runner
+    that shares the disk of the output store finds most values there under this path: <the first 32 hexadecimal digits of
+    the SHA-256 of the workspace's name>/<the month of the execution's UUIDv7, like 2026-08>-<the first two digits of
+    sha256>/<sha256>.json.)
+    """
     sha256: _builtins.str
     """Hexadecimal. Empty in a grant if it is not known."""
     size_bytes: _builtins.int
@@ -508,8 +477,11 @@ class RunReport(_message.Message):
         """The branch that was taken, at most 255 characters. Empty: none."""
         @_builtins.property
         def output(self) -> Global___Output:
-            """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. Anything else is a failure of the run,
-            PERMANENT: OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID.
+            """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. By reference: exactly as UploadOutput
+            answered for a run of this execution. Anything else is a failure of the run, PERMANENT: OUTPUT_NOT_JSON,
+            OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID (the output store has no such output for this execution, or it has another
+            size). If the store cannot be read, the run fails with OUTPUT_STORE, TRANSIENT. In each case the report itself is
+            acknowledged, and must not be sent again.
             """
 
         def __init__(

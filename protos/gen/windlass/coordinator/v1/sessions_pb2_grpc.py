@@ -176,9 +176,9 @@ class RunnerOutputsServicer:
 
     def UploadOutput(self, request_iterator, context):
         """Keeps an output before it is reported. The first message names the run, and all others carry the JSON in order; the
-        end of the requests is the end of the output. It is durable before the answer. The same bytes may be sent again: the
-        answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is wrong, or there are no bytes. RESOURCE_EXHAUSTED
-        OUTPUT_TOO_LARGE: over 64 MiB.
+        end of the requests is the end of the output. It is durable before the answer, and is kept as long as the execution
+        of the run. The same bytes may be sent again: the answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is
+        wrong, or there are no bytes. RESOURCE_EXHAUSTED OUTPUT_TOO_LARGE: over 64 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -86,9 +86,9 @@ class RunnerOutputsStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     UploadOutput: _aio.StreamUnaryMultiCallable[_sessions_pb2.UploadOutputRequest, _sessions_pb2.UploadOutputResponse]
     """Keeps an output before it is reported. The first message names the run, and all others carry the JSON in order; the
-    end of the requests is the end of the output. It is durable before the answer. The same bytes may be sent again: the
-    answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is wrong, or there are no bytes. RESOURCE_EXHAUSTED
-    OUTPUT_TOO_LARGE: over 64 MiB.
+    end of the requests is the end of the output. It is durable before the answer, and is kept as long as the execution
+    of the run. The same bytes may be sent again: the answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is
+    wrong, or there are no bytes. RESOURCE_EXHAUSTED OUTPUT_TOO_LARGE: over 64 MiB.
     """
     DownloadOutput: _aio.UnaryStreamMultiCallable[_sessions_pb2.DownloadOutputRequest, _sessions_pb2.DownloadOutputResponse]
     """Reads what a grant of this run refers to. Records nothing. NOT_FOUND OUTPUT_NOT_FOUND: no grant of this execution has
@@ -113,9 +113,9 @@ class RunnerOutputsServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_abc.AsyncIterator[_sessions_pb2.UploadOutputRequest], _abc.Awaitable[_sessions_pb2.UploadOutputResponse]],
     ) -> _abc.Awaitable[_sessions_pb2.UploadOutputResponse]:
         """Keeps an output before it is reported. The first message names the run, and all others carry the JSON in order; the
-        end of the requests is the end of the output. It is durable before the answer. The same bytes may be sent again: the
-        answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is wrong, or there are no bytes. RESOURCE_EXHAUSTED
-        OUTPUT_TOO_LARGE: over 64 MiB.
+        end of the requests is the end of the output. It is durable before the answer, and is kept as long as the execution
+        of the run. The same bytes may be sent again: the answer is the same. INVALID_ARGUMENT INVALID_REQUEST: the order is
+        wrong, or there are no bytes. RESOURCE_EXHAUSTED OUTPUT_TOO_LARGE: over 64 MiB.
         """
 
     @_abc_1.abstractmethod
