@@ -96,7 +96,8 @@ class Attach:
 class Attached:
     session_id: str
     server: str
-    timing: LeaseTiming
+    # None: the times that the server stated are no times to keep to.
+    timing: LeaseTiming | None
     # The leases in Attach.held that no longer belong to the holder.
     refused: Sequence[Refused] = ()
 

@@ -27,7 +27,7 @@ because the server judges them by their epochs.
 The self-fence: `may_start` is judged from the *sending* of the newest answered beat or attach, on any stream.
 
 The times are those of the server that has answered an attach last, so that one setting of the servers decides. Until
-then the holder takes its own.
+then the holder takes its own. An Attached whose times contradict each other leads to a redial.
 
 Hazard: `now` must come from one monotonic clock in all calls.
 """
@@ -204,14 +204,16 @@ class HolderRules:
             self._serve_fault(stream, frame.fault, effects)
         elif frame.attached is None or stream.state is not StreamState.ATTACHING:
             effects.redials.append(Redial(address, "ATTACHED_EXPECTED"))
+        elif (timing := frame.attached.timing) is None:
+            effects.redials.append(Redial(address, "TIMING_INVALID"))
         else:
+            self.timing = timing
             self._attached(stream, frame.attached, effects)
             self._serve(stream, frame, effects)
         return effects
 
     def _attached(self, stream: HolderStream, attached: Attached, effects: HolderEffects) -> None:
         stream.state = StreamState.LIVE
-        self.timing = attached.timing
         self._needs_plan = True
         self._alive(stream, effects)
         effects.lost += self._revoke(stream, attached.refused)

@@ -225,13 +225,19 @@ def _write_attached(attached: Attached, message: pb.Attached) -> None:
 
 
 def _read_attached(message: pb.Attached) -> Attached:
-    times = {name: _seconds(getattr(message.timing, name)) for name in _TIMES}
     return Attached(
         session_id=message.session_id,
         server=message.server,
-        timing=LeaseTiming(**times),
+        timing=_read_timing(message.timing),
         refused=[Refused(each.lease_id, each.epoch, each.reason) for each in message.refused],
     )
+
+
+def _read_timing(message: pb.Timing) -> LeaseTiming | None:
+    try:
+        return LeaseTiming(**{name: _seconds(getattr(message, name)) for name in _TIMES})
+    except ValueError:
+        return None
 
 
 def _write_beat(beat: Beat, message: pb.Beat) -> None:

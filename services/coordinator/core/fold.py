@@ -204,7 +204,9 @@ def _work_rendered(execution: Execution, event: ev.WorkRendered) -> None:
     run.state = _SUCCESS
     run.start_time = event.start_time
     run.end_time = event.end_time
-    run.output = run.work.rendered = event.rendered
+    work = run.work
+    run.output = work.rendered = event.rendered
+    work.dead_instances, work.was_spared = (), False
     _release_targets(execution, event.then)
 
 
@@ -243,7 +245,7 @@ def _run_lost(execution: Execution, event: ev.RunLost) -> None:
     work.may_have_run_before |= not run.is_rendering
     if event.is_spared:
         work.was_spared = True
-    elif not run.is_rendering and run.instance_id not in work.dead_instances:
+    elif run.instance_id not in work.dead_instances:
         work.dead_instances += (run.instance_id,)
     if event.reason is None:
         _release_targets(execution, event.then)

@@ -112,8 +112,10 @@ def judge_failure(
     return retry_time
 
 
-def death_error(runner: str, reason: FailureReason | None) -> Error:
+def death_error(runner: str, reason: FailureReason | None, *, is_rendering: bool) -> Error:
     """The error of a run whose runner died."""
+    rendered = ", which rendered its templates for another runner" if is_rendering else ""
     if reason is FailureReason.POISON:
-        return Error(ErrorClass.PERMANENT, "POISON", f"{DEATHS_MAX} runners went away with it, the last was {runner}")
-    return Error(ErrorClass.TRANSIENT, "RUNNER_LOST", f"the runner {runner} went away with it")
+        message = f"{DEATHS_MAX} runners went away with it, the last was {runner}{rendered}"
+        return Error(ErrorClass.PERMANENT, "POISON", message)
+    return Error(ErrorClass.TRANSIENT, "RUNNER_LOST", f"the runner {runner} went away with it{rendered}")

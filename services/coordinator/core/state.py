@@ -78,9 +78,10 @@ class Work:
     attempts: int = 0
     # Counted against the attempts of the retry policy.
     failures: int = 0
-    # The runner instances that died with it, each once. Their number counts against DEATHS_MAX.
+    # The runner instances that died with it, each once. Their number counts against DEATHS_MAX. Those that died while
+    # they rendered it for another runner count until it is rendered.
     dead_instances: tuple[str, ...] = ()
-    # It was spared the charge for a death already, which happens once.
+    # It was spared the charge for a death already, which happens once, and once more after it was rendered.
     was_spared: bool = False
     # Counted against HAND_BACKS_MAX.
     hand_backs: int = 0

@@ -15,7 +15,8 @@ from services.chassis.session.stream_limits import SessionLimits
 from tests.support.lease_hop import FAST, Addresses, RawHolder, Replica, grant_of, holding, raw, report_of, serving
 from tests.support.probe import eventually, some, until
 from tests.support.session_store import MemorySessionStore
-from windlass.coordinator.v1 import sessions_pb2
+from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
+from windlass.types.v1 import session_pb2
 
 SECONDS = 20.0
 
@@ -93,6 +94,30 @@ async def test_acknowledgement_and_count_that_find_no_company_go_alone():
         await until(lambda: replica.owner.taken, SECONDS, "the count of the grant")
         worker.done("1", "x")
         await until(lambda: worker.taken, SECONDS, "the acknowledgement")
+
+
+async def test_server_that_states_no_times_to_keep_to_is_given_up_alone(store: MemorySessionStore):
+    dialled = []
+
+    class Untimely(sessions_pb2_grpc.RunnerSessionsServicer):
+        async def Session(self, request_iterator: Any, context: Any) -> Any:
+            dialled.append(await anext(request_iterator))
+            attached = session_pb2.Attached(session_id="s", server="untimely")
+            yield sessions_pb2.SessionResponse(control=session_pb2.ServerControl(attached=attached))
+            await asyncio.Event().wait()
+
+    untimely = grpc.aio.server()
+    sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(Untimely(), untimely)
+    port = untimely.add_insecure_port("127.0.0.1:0")
+    await untimely.start()
+    async with serving(store) as replica:
+        book = Addresses(replica.address, f"127.0.0.1:{port}")
+        async with holding(addresses=book) as worker:
+            await granted_at(replica, worker, "x")
+            await until(lambda: len(dialled) > 2, SECONDS, "the next tries")
+            assert worker.holder.sessions_live == 1
+            assert dict(worker.holder.leases) == {"x": 1}
+    await untimely.stop(None)
 
 
 async def test_notes_go_with_the_beats_as_the_hop_has_them(store: MemorySessionStore):
@@ -192,7 +217,7 @@ async def test_work_that_may_be_done_twice_waits_for_less_time_than_the_instance
     timing = replace(FAST, closed_grace=SECONDS)
     async with serving(store, timing=timing) as replica:
         async with raw(replica) as holder:
-            attached = some((await holder.attach()).attached).timing
+            attached = some(some((await holder.attach()).attached).timing)
             assert attached.closed_grace == pytest.approx(SECONDS)
             assert attached.idempotent_grace == pytest.approx(FAST.idempotent_grace)
         await until(lambda: replica.owner.unheard, SECONDS, "word of the silence")
@@ -402,7 +427,7 @@ async def test_lease_of_an_old_epoch_is_refused_at_the_attach_and_in_a_report(st
         frame = await holder.attach(held=[Lease("x", 4), Lease("y", 1)])
         assert frame.attached is not None
         assert frame.attached.refused == [Refused("x", 4, "EPOCH_STALE")]
-        assert frame.attached.timing.beat == pytest.approx(FAST.beat)
+        assert some(frame.attached.timing).beat == pytest.approx(FAST.beat)
         await holder.say(HolderFrame(reports=[report_of("1", "x", 4), report_of("2", "x", 5)]))
         answer = ServerFrame()
         while not answer.taken:

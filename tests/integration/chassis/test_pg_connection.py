@@ -265,13 +265,16 @@ async def test_a_cancelled_awaiter_loses_no_commit_and_breaks_no_connection(
     connection: PgConnection, other: PgConnection
 ) -> None:
     before = await backend_of(connection)
-    insert = "INSERT INTO shoes SELECT 1, 'late' FROM pg_sleep(0.05)"
+    await other.fetch("SELECT pg_advisory_lock(1)")
+    insert = "INSERT INTO shoes SELECT 1, 'late' FROM pg_advisory_xact_lock(1)"
     caller = asyncio.create_task(connection.execute(insert))
-    await wait_until(other, f"SELECT state = 'active' FROM pg_stat_activity WHERE pid = {before}")
+    await wait_until(other, f"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = {before}")
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert await backend_of(connection) == before  # it comes in its turn, after the statement that was left behind
+    # The next call comes in its turn, after the statement that was left behind.
+    after, _ = await asyncio.gather(backend_of(connection), other.fetch("SELECT pg_advisory_unlock(1)"))
+    assert after == before
     assert await connection.fetch("SELECT name FROM shoes") == [("late",)]
 
 

@@ -67,6 +67,26 @@ async def test_stored_outputs_are_loaded_up_to_a_total(bench: Bench) -> None:
     assert str(LOADED_BYTES_MAX + 1) in found.message
 
 
+async def test_as_much_as_may_be_loaded_can_be_read_and_handed_on(bench: Bench) -> None:
+    """The limit of the child's memory is not far above what this takes."""
+    text = await bench.outputs.put(text_of(LOADED_BYTES_MAX - 64), RUN_LEASE)
+    found = await bench.outcome(reading("{{ nodes.up.output }}", up=text))
+    assert isinstance(found, Succeeded), found
+    record = b'{"id":1,"name":"customer","email":"c@example.org","price":7.37,"tags":["a","b"],"city":"Berlin"}'
+    count = LOADED_BYTES_MAX // (len(record) + 1) - 1
+    records = await bench.outputs.put(b"[" + b",".join([record] * count) + b"]", RUN_LEASE)
+    found = await bench.outcome(reading("{{ nodes.up.output | length }}", up=records))
+    assert found == Succeeded(b'{"read":%d}' % count)
+
+
+async def test_data_that_take_too_much_memory_are_named_as_the_cause(bench: Bench) -> None:
+    objects = await bench.outputs.put(b"[" + b",".join([b'{"a":1}'] * 2_000_000) + b"]", RUN_LEASE)
+    found = await bench.outcome(reading("{{ nodes.up.output }}", up=objects))
+    assert isinstance(found, Failure), found
+    assert (found.failure_class, found.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
+    assert "take too much memory" in found.message
+
+
 async def test_a_reference_that_understates_its_size_gets_around_no_limit(bench: Bench) -> None:
     """Its runner may have been anybody's."""
     stored = await bench.outputs.put(text_of(PARSED_BYTES_MAX * 2), RUN_LEASE)

@@ -19,6 +19,8 @@ from tests.support.runner_bench import Bench, a_job
 from windlass.sdk import Context
 
 CONCURRENCY = 3
+# Of a run.
+TIMEOUT_SECONDS = 0.5
 
 
 class Slow:
@@ -67,8 +69,7 @@ async def slow(bench: Bench) -> Slow:
 def computing(module: str) -> Job:
     if module == "condition@1":
         return a_job(module, config={"expression": "input.id * 2 > 13"})
-    # This is less than the child takes to start.
-    return a_job(module, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True, timeout_seconds=0.001)
+    return a_job(module, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True, timeout_seconds=TIMEOUT_SECONDS)
 
 
 async def in_line(bench: Bench, job: Job) -> None:
@@ -101,9 +102,12 @@ async def test_a_run_that_waits_long_for_the_child_is_handed_back_unbegun(
 async def test_a_run_that_waits_for_the_child_a_little_has_all_its_time_afterwards(
     bench: Bench, slow: Slow, module: str, output: bytes
 ) -> None:
+    loop = asyncio.get_running_loop()
+    timed_out = loop.time() + TIMEOUT_SECONDS
     await in_line(bench, computing(module))
     bench.clock.advance(RENDERING_SECONDS_MAX)
     bench.worker.tend()
+    await until(lambda: loop.time() > timed_out, 10, "more time than the run has")
     await slow.end()
     (ended,) = await bench.desk.until(1)
     assert isinstance(ended.outcome, Succeeded)

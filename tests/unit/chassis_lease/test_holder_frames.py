@@ -81,6 +81,7 @@ FRAMES: dict[str, ServerFrame] = {
     "attached with a refused lease": ServerFrame(
         attached=Attached("session", "server", EXECUTION, [Refused("held", 5, "EPOCH_STALE")])
     ),
+    "attached with invalid times": ServerFrame(attached=Attached("session", "server", None)),
     "fault": ServerFrame(fault=StreamFault("FLOOD")),
     "instance ended": ServerFrame(fault=StreamFault("INSTANCE_ENDED")),
     "beat renewed": ServerFrame(beat=BeatAnswer(1, True)),
@@ -115,6 +116,7 @@ FRAMES: dict[str, ServerFrame] = {
 SERVED: dict[str, str] = dict.fromkeys(FRAMES, "") | {
     "attached": "redial:ATTACHED_TWICE",
     "attached with a refused lease": "redial:ATTACHED_TWICE",
+    "attached with invalid times": "redial:ATTACHED_TWICE",
     "fault": "redial:FLOOD",
     "instance ended": "end_reason redial:INSTANCE_ENDED",
     "beat refused": "end_reason redial:INSTANCE_ENDED",
@@ -141,7 +143,8 @@ TABLE: dict[str, dict[str, str]] = {
     "dialled": dict.fromkeys(FRAMES, "redial:ATTACHED_EXPECTED") | ENDING,
     "attaching": dict.fromkeys(FRAMES, "redial:ATTACHED_EXPECTED")
     | ENDING
-    | {"attached": "has_resumed", "attached with a refused lease": "has_resumed"},
+    | {"attached": "has_resumed", "attached with a refused lease": "has_resumed"}
+    | {"attached with invalid times": "redial:TIMING_INVALID"},
     "live": SERVED,
     "leaving": SERVED,
     "gone": dict.fromkeys(FRAMES, ""),

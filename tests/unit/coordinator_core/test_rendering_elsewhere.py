@@ -5,7 +5,7 @@ import pytest
 from services.coordinator.core.commands import ReportStarted, ReportStopped
 from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.retry import DEATHS_MAX
-from services.coordinator.core.values import ErrorClass, OutputRef, ReleaseReason
+from services.coordinator.core.values import ErrorClass, FailureReason, OutputRef, ReleaseReason
 from tests.support.story import SECOND, Story, events, fields, names, node, the_event
 
 RENDERED = b'{"config":{},"inputs":{"x":7}}'
@@ -80,6 +80,31 @@ def test_lost_renderers_are_no_deaths_of_the_work():
         story.assign("a", instance=f"i{number + 2}", is_rendering=True)
     story.succeed("a", RENDERED)
     assert fields(story.work("a"), "dead_instances", "was_spared") == ((), False)
+
+
+def test_work_whose_renderers_die_again_and_again_is_poison():
+    story = rendering()
+    for number in range(1, DEATHS_MAX):
+        lost = the_event("RunLost", story.lose(f"i{number}"))
+        assert fields(lost, "is_spared", "reason") == (False, None)
+        story.assign("a", instance=f"i{number + 1}", is_rendering=True)
+    story = story.again()
+    last = the_event("RunLost", story.lose(f"i{DEATHS_MAX}"))
+    assert last.reason is FailureReason.POISON
+    assert last.error.message.endswith(", which rendered its templates for another runner")
+    assert (story.state, story.run("a").state.value, story.execution.error.type) == ("FAILED", "DLQ", "POISON")
+    assert not story.work("a").may_have_run_before
+
+
+def test_rendering_that_had_not_begun_is_spared_once_and_the_work_once_more():
+    story = rendering()
+    for is_rendering in (True, False):
+        lost = the_event("RunLost", story.lose("i1", has_begun_runs=True))
+        assert fields(lost, "is_spared", "reason") == (is_rendering, None)
+        story.assign("a", instance="i1", is_rendering=True)
+    story.succeed("a", RENDERED)
+    story.assign("a", instance="i2")
+    assert the_event("RunLost", story.lose("i2", has_begun_runs=True)).is_spared
 
 
 def test_timeout_of_the_node_is_for_the_work_and_not_for_its_rendering():

@@ -6,7 +6,8 @@ while. Neither costs an attempt of the retry policy, unless the work is handed b
 Deaths are counted by instance, so an instance that is lost with the same work twice counts once. When a runner has
 died with several runs, those that had begun are the likely cause. A run that had not begun, as far as its runner has
 said, is spared. That happens once for each piece of work, because work may end its runner before the runner says that
-it has begun. A run that only renders for another runner is not the work, so its loss is no death of the work.
+it has begun. The same holds for runs that only render for another runner. Their deaths are no deaths of the work: once
+it is rendered, the count begins anew.
 """
 
 from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release, ReportOfEnd
@@ -118,9 +119,9 @@ def lose_runner(turn: Turn, command: LoseRunner) -> CommandRefusal | None:
 def lose(turn: Turn, run: Run, *, has_begun_runs: bool) -> None:
     """`has_begun_runs`: the instance had begun some run."""
     work = run.work
-    is_spared = has_begun_runs and run.state is RunState.LEASED and not (work.was_spared or run.is_rendering)
+    is_spared = has_begun_runs and run.state is RunState.LEASED and not work.was_spared
     reason = _why_not_again(turn, run, is_spared=is_spared)
-    error = death_error(run.runner, reason)
+    error = death_error(run.runner, reason, is_rendering=run.is_rendering)
     turn.emit(
         RunLost(
             turn.now,
@@ -140,7 +141,7 @@ def lose(turn: Turn, run: Run, *, has_begun_runs: bool) -> None:
 def _why_not_again(turn: Turn, run: Run, *, is_spared: bool) -> FailureReason | None:
     if turn.execution.stop is not None:
         return FailureReason.STOPPED
-    if is_spared or run.is_rendering:
+    if is_spared:
         return None
     return FailureReason.POISON if len({*run.work.dead_instances, run.instance_id}) >= DEATHS_MAX else None
 

@@ -47,7 +47,8 @@ _TOO_LARGE = "the templates take too much memory"
 _FAULTS: Final[Mapping[int, str]] = {
     signal.SIGPROF: "the templates take too much time",
     signal.SIGABRT: _TOO_LARGE,
-    signal.SIGSEGV: "the templates are nested too deep",
+    # A stack that cannot grow any more ends it too.
+    signal.SIGSEGV: "the templates are nested too deep, or take too much memory",
     signal.SIGBUS: _TOO_LARGE,
 }
 
