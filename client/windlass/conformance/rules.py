@@ -19,6 +19,8 @@ class Duty(Enum):
     ATTACH_NAMES_LEASES = "an Attach names every lease that the runner holds"
     ATTACH_REFUSAL = "a lease that the answer to an Attach refuses is dropped and not reported"
     BACKOFF = "a coordinator that refuses sessions is dialled less and less often, at most 20 times in a second"
+    GRACE = "when all its streams are lost, the runner attaches again within Timing.idempotent_grace, as it was"
+    GRACE_SPARES_RUNNING = "work that runs goes on while all streams are lost"
     # Beats.
     BEAT_TIMELY = "a beat is sent every Timing.beat of the answer to the Attach"
     BEAT_NUMBER = "the beats of a session have the numbers 1, 2, 3 and so on"
@@ -46,6 +48,7 @@ class Duty(Enum):
     # Revocations and claims.
     REVOKE_STOPPED = "work that is revoked because its execution ends is reported as Stopped within 1.5 s"
     REVOKE_UNREPORTED = "work that is revoked for another reason is dropped and not reported"
+    REVOKE_REPEATED = "a revocation may come with the answer to an Attach, and again; the work is stopped once"
     REVOKE_UNKNOWN = "the revocation of an unknown lease changes nothing"
     REVOKE_BINDING = "a grant that arrives after its revocation is not begun"
     CLAIM_DENIED = "a claimed lease that the runner does not hold is refused with NOT_HELD"
@@ -57,9 +60,17 @@ class Duty(Enum):
     REPORT_SUCCESS = "finished work is reported as Succeeded, with a JSON output"
     REPORT_TIMEOUT = "work whose timeout has passed is reported as Failed with ERROR_CLASS_TIMEOUT"
     REPORT_REPEATED = "an unanswered report is repeated under the same id when its stream is lost"
+    REPORT_ELSEWHERE = "an unanswered report is repeated to another coordinator while its own is away"
     REPORT_TAKEN = "a report that was taken is not sent again"
     REPORT_REFUSED = "a report that was refused is not sent again, and its lease is dropped"
+    REPORT_TAKEN_AGAIN = "an acknowledgement that comes again, or of an unknown report, changes nothing"
+    REPORT_INVALID = "after REPORT_INVALID the run is held, and reported as Failed under another id"
     REPORT_OUTLIVES = "an unanswered report is repeated under its old instance when the instance has ended"
+    # Values that are too large for a message.
+    OUTPUT_UPLOADED = "an output of over 256 KiB is uploaded, and the reference in the answer is reported unchanged"
+    UPLOAD_FORM = "an upload names the run, its epoch and its instance, and has the JSON in messages of at most 1 MiB"
+    INPUT_FETCHED = "what a grant refers to is downloaded for that run, and the work sees it"
+    TRANSFER_AGAIN = "a transfer that ends with UNAVAILABLE is tried again"
     # Ends.
     INSTANCE_FRESH = "after INSTANCE_ENDED or a refused renewal, the runner attaches as a fresh instance without leases"
     INSTANCE_WORK_ENDS = "the work of an instance that has ended is not reported"
