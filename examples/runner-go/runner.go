@@ -120,7 +120,7 @@ func (r *Runner) take(s *session, grant *pb.RunGrant) (refusal string) {
 		return "DRAINING"
 	case module.Do == nil:
 		return "UNKNOWN_MODULE"
-	case time.Since(r.aliveAt) >= s.timing.SelfFence.AsDuration(): // the coordinators may have given this instance up
+	case time.Since(r.aliveAt) >= s.timing.GetSelfFence().AsDuration(): // the coordinators may have given this instance up
 		return "SELF_FENCED"
 	case known != nil:
 		r.drop(known, nil)
@@ -205,8 +205,9 @@ func (r *Runner) call(ctx context.Context, m Module, grant *pb.RunGrant, run *pb
 }
 
 func setOutcome(message *pb.RunReport, output *pb.Output, err error) {
-	failed := &pb.RunReport_Failed{Class: pb.ErrorClass_ERROR_CLASS_TRANSIENT, Type: "ERROR", Message: fmt.Sprint(err)}
-	message.Outcome = &pb.RunReport_Failed_{Failed: failed}
+	// The message is quoted, because an error may have bytes that no text of a report can have.
+	failed := &pb.RunReport_Failed{Type: "ERROR", Message: fmt.Sprintf("%.2000q", err)}
+	failed.Class, message.Outcome = pb.ErrorClass_ERROR_CLASS_TRANSIENT, &pb.RunReport_Failed_{Failed: failed}
 	switch {
 	case err == nil:
 		message.Outcome = &pb.RunReport_Succeeded_{Succeeded: &pb.RunReport_Succeeded{Output: output}}
@@ -432,7 +433,7 @@ func (r *Runner) keep(ctx context.Context, run *pb.HeldRun, value any) (*pb.Outp
 	text, err := json.Marshal(value)
 	switch {
 	case err != nil || len(text) > outputMax:
-		return nil, permanent{fmt.Errorf("an output of %d bytes: %v", len(text), err)}
+		return nil, permanent{errors.Join(fmt.Errorf("the output has %d bytes", len(text)), err)}
 	case len(text) <= inlineMax:
 		return &pb.Output{Value: &pb.Output_Json{Json: text}}, nil
 	}

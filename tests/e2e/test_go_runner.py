@@ -43,7 +43,7 @@ FAULTS = [
     ("if l == nil || l.sentOn != s {", "if l == nil {\n\t\tpanic(id)\n\t} else if l.sentOn != s {",
      "report_is_repeated_elsewhere", "REPORT_TAKEN_AGAIN"),
     ('refusal == "REPORT_INVALID" &&', "refusal == id &&", "report_is_not_understood", "REPORT_INVALID"),
-    ("case time.Since(r.aliveAt) >= s.timing.SelfFence.AsDuration():", "case false:",
+    ("case time.Since(r.aliveAt) >= s.timing.GetSelfFence().AsDuration():", "case false:",
      "beats_are_heard_but_not_answered", "SELF_FENCE"),
     ("case max(r.denied[id], r.deniedBefore[id]) >= epoch:", "case false:",
      "revocation_overtakes_its_grant", "REVOKE_BINDING"),

@@ -77,7 +77,7 @@ class Duty(Enum):
     FAULT_REATTACHES = "after any other fault, also an unknown one, the runner attaches again as the same instance"
     SERVER_DRAIN = "a stream whose server drains is still used: its leases are kept, and beats go on"
     UNKNOWN_FIELDS = "frames without content, and fields that the runner does not know, change nothing"
-    LIMITS = "a frame has at most 4 MiB and 30,000 items, and ids have at most 255 characters"
+    LIMITS = "a frame has at most 4 MiB and 30,000 items, ids have at most 255 characters, and text has no NUL"
     RUNNER_LIVES = "the runner's process goes on, whatever its coordinators send"
     DRAIN_SAID = "after SIGTERM, the runner says that it drains"
     DRAIN_REFUSES = "a runner that drains does not begin what it is granted"
