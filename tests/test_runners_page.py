@@ -1,8 +1,10 @@
-"""docs/runners.md and the contract know every fault that ends a session of a runner."""
+"""docs/runners.md and the contract know every fault that ends a session of a runner, and every reason for a refusal."""
 
 import re
 from pathlib import Path
 
+from services.chassis.lease.frames import REPORT_INVALID
+from services.coordinator.core.decision import RefusalReason
 from tests.support.reasons import named_in, stream_faults
 from windlass.conformance.stories.ending import FAULTS
 
@@ -24,6 +26,16 @@ def test_page_and_contract_know_every_fault() -> None:
     assert sorted(faults - named_in((ROOT / "docs/runners.md").read_text())) == []
     table = set(re.findall(r"^//   ([A-Z_]+) ", (ROOT / CONTRACT).read_text(), re.MULTILINE))
     assert sorted(faults - table) == []
+
+
+def test_page_and_contract_know_every_refusal() -> None:
+    """Of a lease that an Attach names, and of a report."""
+    refused = {RefusalReason.LEASE_UNKNOWN, RefusalReason.EPOCH_STALE, RefusalReason.LEASE_ENDED}
+    reports = {*refused, RefusalReason.EXECUTION_FINAL, REPORT_INVALID}
+    messages = dict(re.findall(r"^message (\w+) \{(.*?)^\}", (ROOT / CONTRACT).read_text(), re.MULTILINE | re.DOTALL))
+    for name, reasons in (("Refused", refused), ("ReportRefusal", reports)):
+        assert set(re.findall(r"([A-Z_]{5,})[:,]", messages[name])) == reasons
+    assert sorted(reports - named_in((ROOT / "docs/runners.md").read_text())) == []
 
 
 def test_kit_sends_every_fault() -> None:

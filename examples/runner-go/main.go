@@ -2,7 +2,7 @@
 // protos/windlass/types/v1/session.proto; docs/runners.md explains them. Its settings are in the environment:
 //
 //	WINDLASS_COORDINATORS         the addresses of all coordinators, host:port,host:port
-//	WINDLASS_RUNNER_KEY_FILE      the RUNNER key; it is read at every attach, so a new key can replace it at any time
+//	WINDLASS_RUNNER_KEY_FILE      the RUNNER key; it is read for every call, so a new key can replace it at any time
 //	WINDLASS_TLS_AUTHORITY_FILE   the certificates to trust; without it, connections are not encrypted
 package main
 
@@ -52,17 +52,19 @@ func wait(ctx context.Context, grant *pb.RunGrant) (any, error) {
 func main() {
 	places := flag.Int("places", 10, "how many runs of each coordinator go on at once")
 	flag.Parse()
-	signalled, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	addresses := strings.Split(os.Getenv("WINDLASS_COORDINATORS"), ",")
-	runner := NewRunner(modules, *places, len(addresses))
-	var sessions sync.WaitGroup
-	for _, address := range addresses {
-		connection, err := dial(address)
+	signalled, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	var coordinators []*grpc.ClientConn
+	for address := range strings.SplitSeq(os.Getenv("WINDLASS_COORDINATORS"), ",") {
+		coordinator, err := dial(address)
 		if err != nil {
 			log.Fatalln(err)
 		}
-		sessions.Go(func() { runner.Keep(pb.NewRunnerSessionsClient(connection)) })
+		coordinators = append(coordinators, coordinator)
+	}
+	runner := NewRunner(modules, *places, coordinators)
+	var sessions sync.WaitGroup
+	for _, coordinator := range coordinators {
+		sessions.Go(func() { runner.Keep(pb.NewRunnerSessionsClient(coordinator)) })
 	}
 	<-signalled.Done()
 	runner.Drain(8 * time.Second)
@@ -77,11 +79,21 @@ func dial(address string) (*grpc.ClientConn, error) {
 			return nil, err
 		}
 	}
-	// A lost connection must be replaced while the leases live, so the pauses are shorter than gRPC's own.
-	pauses := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
+	// A lost connection must be replaced within the grace, so the pauses are shorter than gRPC's own.
+	pauses := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second / 4}
 	return grpc.NewClient(address,
 		grpc.WithTransportCredentials(secure),
+		grpc.WithPerRPCCredentials(keyFile(os.Getenv("WINDLASS_RUNNER_KEY_FILE"))),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: 2 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)), // a single grant may be large
 	)
 }
+
+// A keyFile holds the key that goes with every call.
+type keyFile string
+
+func (file keyFile) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	key, err := os.ReadFile(string(file))
+	return map[string]string{"authorization": "Bearer " + strings.TrimSpace(string(key))}, err
+}
+
+func (keyFile) RequireTransportSecurity() bool { return false }

@@ -8,12 +8,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.api import Client
+from tests.support.api import Client, output_of
 from tests.support.conformance import account, examined
 from tests.support.go import GO_RUNNER, built_runner, go_runner, vet
 from tests.support.probe import eventually, some
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import workspaces_pb2
+from windlass.api.v1 import resources_pb2, workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
 # The first run builds it.
@@ -24,24 +24,39 @@ EXECUTIONS = 8_000
 BATCH = 1_000
 ENDS_SECONDS = 600.0
 STOP_SECONDS = 20.0
+# Two such texts have more than goes inline.
+CHARACTERS = 200_000
 OPTIONS = ["--quick", "go.echo@1", "--slow", 'go.wait@1={"seconds": 600}']
-# Faults of a runner: the file, the code there, what stands there instead, the story and the rule that show it.
+# Faults of a runner: the code in runner.go, what stands there instead, the story and the rule that show it.
 FAULTS = [
-    ("session.go", "Capacity: capacity, Held: r.leases()", "Capacity: capacity",
-     "stream_breaks", "ATTACH_NAMES_LEASES"),
-    ("session.go", "other.beatOwed = true", "_ = other", "stream_breaks", "BEAT_ON_LOSS"),
-    ("session.go", "attached.Timing.Beat.AsDuration()", "3 * time.Second", "beats_are_timely", "BEAT_TIMELY"),
-    ("session.go", "Full: true", "Full: s.beatNumber > 1", "beats_are_timely", "BEAT_FIRST_FULL"),
-    ("session.go", "now.Sub(s.heardAt) > 2*s.beatEvery", "false", "coordinator_is_silent", "SILENCE"),
-    ("session.go", "each.sentOn = nil", "_ = each", "answer_is_lost", "REPORT_REPEATED"),
-    ("runner.go", "case time.Since(r.aliveAt) >= s.fence:", "case false:",
+    ("attach.Held = append(attach.Held, l.Lease)", "_ = l", "stream_breaks", "ATTACH_NAMES_LEASES"),
+    ("s.beatSentAt.Before(r.lostAt)", "false", "stream_breaks", "BEAT_ON_LOSS"),
+    ("pause, last = 10*time.Millisecond, max(", "pause, last = time.Minute, max(", "coordinators_are_away", "GRACE"),
+    ("delete(r.sessions, s)", "delete(r.sessions, s)\n\tr.handBack(nil)",
+     "coordinators_are_away", "GRACE_SPARES_RUNNING"),
+    ("s.timing.GetBeat().AsDuration()", "3*time.Second", "beats_are_timely", "BEAT_TIMELY"),
+    ("Full: true", "Full: s.beatNumber > 1", "beats_are_timely", "BEAT_FIRST_FULL"),
+    ("now.Sub(s.beatSentAt)) > silence", "now.Sub(s.beatSentAt)) > silence+time.Hour",
+     "coordinator_is_silent", "SILENCE"),
+    ("!r.sessions[each.sentOn] &&", "each.sentOn == nil &&", "answer_is_lost", "REPORT_REPEATED"),
+    ("|| !r.sessions[each.session])", "|| each.session == nil)", "report_is_repeated_elsewhere", "REPORT_ELSEWHERE"),
+    ("if l == nil || l.sentOn != s {", "if l == nil {\n\t\tpanic(id)\n\t} else if l.sentOn != s {",
+     "report_is_repeated_elsewhere", "REPORT_TAKEN_AGAIN"),
+    ('refusal == "REPORT_INVALID" &&', "refusal == id &&", "report_is_not_understood", "REPORT_INVALID"),
+    ("case time.Since(r.aliveAt) >= s.timing.GetSelfFence().AsDuration():", "case false:",
      "beats_are_heard_but_not_answered", "SELF_FENCE"),
-    ("runner.go", "case r.denied[key]:", "case false:", "revocation_overtakes_its_grant", "REVOKE_BINDING"),
-    ("runner.go", "known.epoch == key.epoch:", "known.epoch == -1:", "grant_arrives_twice", "GRANT_ONCE"),
-    ("runner.go", "setOutcome(message, output, err); l.stopping", "setOutcome(message, output, err); false",
-     "execution_ends", "REVOKE_STOPPED"),
-    ("runner.go", "r.instance, r.aliveAt = uuid.NewString(), time.Time{}", "r.aliveAt = time.Time{}",
+    ("case max(r.denied[id], r.deniedBefore[id]) >= epoch:", "case false:",
+     "revocation_overtakes_its_grant", "REVOKE_BINDING"),
+    ("known.Epoch == epoch:", "known.Epoch == -1:", "grant_arrives_twice", "GRANT_ONCE"),
+    ("waitsFor[reason]", "nil", "execution_ends", "REVOKE_STOPPED"),
+    ("s.isLive, s.timing = true, attached.Timing", "s.isLive, s.timing, control.Revoked = true, attached.Timing, nil",
+     "revocation_is_repeated", "REVOKE_REPEATED"),
+    ("r.instance, r.aliveAt = uuid.NewString(), time.Time{}", "r.aliveAt = time.Time{}",
      "instance_ends", "INSTANCE_FRESH"),
+    ("case len(text) <= inlineMax:", "case true:", "output_is_large", "OUTPUT_UPLOADED"),
+    ("slices.Chunk(text, partMax)", "slices.Chunk(text, 2*partMax)", "output_is_large", "UPLOAD_FORM"),
+    ("code != codes.Unavailable &&", "code != codes.Aborted &&", "output_is_large", "TRANSFER_AGAIN"),
+    ("if grant.Rendered == nil {", "if true {", "inputs_are_references", "INPUT_FETCHED"),
 ]  # fmt: skip
 
 
@@ -71,6 +86,12 @@ class GoRunner:
         self._log = place / "runner.log"
         self.process: asyncio.subprocess.Process
 
+    @classmethod
+    async def with_key(cls, program: Path, stack: Stack, place: Path) -> "GoRunner":
+        request = workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.RUNNER, title="go")
+        made = await Client(stack).call(ApiKeyServiceStub(stack.channel()).CreateApiKey, request)
+        return cls(program, stack, made.key, place)
+
     async def start(self) -> None:
         with self._log.open("ab") as log:
             start = asyncio.create_subprocess_exec
@@ -98,8 +119,6 @@ async def test_executions_survive_deaths_on_both_sides(program: Path, tmp_path: 
     """All succeed, and no node that has succeeded is done again."""
     async with running_stack(coordinators=2, runners=0) as stack:
         client = Client(stack)
-        request = workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.RUNNER, title="go")
-        made = await client.call(ApiKeyServiceStub(stack.channel()).CreateApiKey, request)
         nodes = [
             {"id": "first", "module": "go.echo@1", "inputs": {"n": 1}},
             {"id": "second", "module": "go.wait@1", "config": {"seconds": 0.02}},
@@ -107,7 +126,7 @@ async def test_executions_survive_deaths_on_both_sides(program: Path, tmp_path: 
         await client.apply("go", nodes, edges=[{"from": "first", "to": "second"}])
         for _ in range(EXECUTIONS // BATCH):
             await client.start_many("go", BATCH)
-        runner = GoRunner(program, stack, made.key, tmp_path)
+        runner = await GoRunner.with_key(program, stack, tmp_path)
         await runner.start()
 
         async def has_ended(share: float) -> bool:
@@ -128,21 +147,39 @@ async def test_executions_survive_deaths_on_both_sides(program: Path, tmp_path: 
         assert await count(stack, "runs WHERE state = 'SUCCESS'") == len(nodes) * EXECUTIONS
 
 
+async def test_templates_are_rendered_and_large_values_come_and_go(program: Path, tmp_path: Path) -> None:
+    """A runner of the stack renders for it. Its inputs come by reference, and its output goes by upload."""
+    async with running_stack(coordinators=2, runners=1) as stack:
+        client = Client(stack)
+        templates = {"doubled": "{{ input.t ~ input.t }}", "is": "{{ true }}"}
+        await client.apply("large", [{"id": "a", "module": "go.echo@1", "inputs": templates}])
+        runner = await GoRunner.with_key(program, stack, tmp_path)
+        await runner.start()
+        try:
+            execution = await client.run("large", input={"t": "x" * CHARACTERS})
+            assert execution.state == resources_pb2.Execution.SUCCESS, execution.error
+            outputs = [await output_of(client, run.id) for run in await client.runs_of(execution.id) if run.attempt]
+            await runner.drain()
+        finally:
+            await runner.kill()
+    assert outputs == [{"doubled": "x" * 2 * CHARACTERS, "is": True}]
+
+
 def test_runner_keeps_every_rule(program: Path) -> None:
     done = examined(str(program), *OPTIONS)
     assert set(account(done).values()) == {"kept"}, done.stdout
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize(("file", "code", "instead", "story", "rule"), FAULTS, ids=[fault[-1] for fault in FAULTS])
+@pytest.mark.parametrize(("code", "instead", "story", "rule"), FAULTS, ids=[fault[-1] for fault in FAULTS])
 def test_kit_names_the_rule_that_is_broken(
-    program: Path, tmp_path: Path, file: str, code: str, instead: str, story: str, rule: str
+    program: Path, tmp_path: Path, code: str, instead: str, story: str, rule: str
 ) -> None:
     faulty = tmp_path / "runner-go"
     shutil.copytree(GO_RUNNER, faulty)
-    text = (faulty / file).read_text()
+    text = (faulty / "runner.go").read_text()
     assert text.count(code) == 1
-    (faulty / file).write_text(text.replace(code, instead))
+    (faulty / "runner.go").write_text(text.replace(code, instead))
     done = examined(str(built_runner(faulty, tmp_path / "faulty")), *OPTIONS, "--story", story)
     assert account(done)[rule] == "BROKEN", done.stdout
     assert done.returncode == 1

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
 import pytest
 
-from tests.support.api import Client
+from tests.support.api import Client, output_of
 from tests.support.stack import running_stack
-from windlass.api.v1 import resources_pb2, runs_pb2
+from windlass.api.v1 import resources_pb2
 
 SUCCESS = resources_pb2.Execution.SUCCESS
 LARGE, SMALL = {"t": "x" * 750_000}, {"length": 750_000}
-
-
-async def output_of(client: Client, run_id: str) -> Any:
-    request = runs_pb2.GetRunOutputRequest(run_id=run_id)
-    call = client.runs.GetRunOutput(request, metadata=client.metadata, timeout=client.call_seconds)
-    return orjson.loads(b"".join([response.data async for response in call]))
 
 
 @pytest.mark.parametrize("extra_env", [[], ["runner:WINDLASS_OUTPUT_STORE="]], ids=["shared disk", "no shared disk"])

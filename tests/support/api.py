@@ -1,5 +1,6 @@
 """The public contract, as a program uses it: the api of a running stack with a key in hand."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -124,6 +125,12 @@ class Client:
     async def cancel(self, execution_id: str) -> None:
         request = executions_pb2.CancelExecutionRequest(execution_id=execution_id, reason="enough")
         await self.call(self.executions.CancelExecution, request)
+
+
+async def output_of(client: Client, run_id: str) -> Any:
+    request = runs_pb2.GetRunOutputRequest(run_id=run_id)
+    call = client.runs.GetRunOutput(request, metadata=client.metadata, timeout=client.call_seconds)
+    return json.loads(b"".join([response.data async for response in call]))
 
 
 async def new_workspace(stack: Stack, name: str, *, executions_max: int) -> Client:

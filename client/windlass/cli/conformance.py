@@ -24,8 +24,8 @@ def conformance(
         typer.Option(metavar="HOST:PORT", help="Where the runner finds the kit; give two. By default any free ports."),
     ] = None,
     quick: Annotated[
-        str, typer.Option(metavar="MODULE[=CONFIG]", help="A module of the runner that ends at once.")
-    ] = "noop@1",
+        str, typer.Option(metavar="MODULE[=CONFIG]", help="A module of the runner that returns its inputs at once.")
+    ] = "transform@1",
     slow: Annotated[
         str, typer.Option(metavar="MODULE[=CONFIG]", help="A module of the runner that takes more than a minute.")
     ] = 'delay@1={"duration": "10m"}',

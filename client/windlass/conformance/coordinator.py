@@ -18,17 +18,32 @@ import grpc
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
+from windlass.conformance.outputs import KitOutputs
 from windlass.conformance.rules import Judge
 from windlass.conformance.watching import watch
 from windlass.coordinator.v1 import sessions_pb2 as pb
-from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer, add_RunnerSessionsServicer_to_server
+from windlass.coordinator.v1.sessions_pb2_grpc import (
+    RunnerSessionsServicer,
+    add_RunnerOutputsServicer_to_server,
+    add_RunnerSessionsServicer_to_server,
+)
 from windlass.types.v1 import session_pb2 as types
 
 # A fifth of the times of real runs, so that the kit is done within minutes.
 TERM, BEAT, SELF_FENCE, GRANTED_AGAIN = 3.0, 0.6, 1.6, 3.2
+CLOSED_GRACE, IDEMPOTENT_GRACE = 2.0, 0.6
 # A lowering credit is confirmed this much later, so that a runner that does not wait for the confirmation is seen.
 CONFIRMS_AFTER = 0.3
-TIMES = {"term": TERM, "beat": BEAT, "self_fence": SELF_FENCE, "granted_again": GRANTED_AGAIN}
+TIMES = {
+    "term": TERM,
+    "beat": BEAT,
+    "self_fence": SELF_FENCE,
+    "granted_again": GRANTED_AGAIN,
+    "closed_grace": CLOSED_GRACE,
+    "idempotent_grace": IDEMPOTENT_GRACE,
+}
+
+AWAY = (grpc.StatusCode.UNAVAILABLE, "cut by the conformance kit")
 
 
 def seconds_message(seconds: float) -> Duration:
@@ -39,6 +54,8 @@ def seconds_message(seconds: float) -> Duration:
 class Policy:
     """What a coordinator does by itself."""
 
+    # Ends every new stream as UNAVAILABLE.
+    is_away: bool = False
     answers_attach: bool = True
     answers_beats: bool = True
     # Says at every half beat that it has heard the beats that it does not answer.
@@ -50,6 +67,8 @@ class Policy:
     attach_fault: str = ""
     # The ids of leases that the answer to an attach refuses.
     refused_leases: set[str] = field(default_factory=set)
+    # The revocations that go with the answer to an attach.
+    repeated_revocations: tuple[types.Revoke, ...] = ()
 
 
 @dataclass
@@ -126,7 +145,7 @@ class KitStream:
 
     def cut(self) -> None:
         """End the stream as when a coordinator dies: with a status, and without a last frame."""
-        self.status = (grpc.StatusCode.UNAVAILABLE, "cut by the conformance kit")
+        self.status = AWAY
         self.end()
 
     def answer_attach(self) -> None:
@@ -139,7 +158,7 @@ class KitStream:
         timing = types.Timing(**{name: seconds_message(seconds) for name, seconds in TIMES.items()})
         attached = types.Attached(session_id="kit", server=self.coordinator.name, refused=refused, timing=timing)
         self.is_answered, self.answered_at = True, time.monotonic()
-        self.send(attached=attached)
+        self.send(attached=attached, revoked=self.policy.repeated_revocations)
 
     def answer_beat(self, *, is_renewed: bool = True, wants_full: bool = False) -> None:
         self.is_beat_pending, self.wants_full = False, wants_full
@@ -243,10 +262,11 @@ class KitCoordinator(RunnerSessionsServicer):
         self._judge = judge
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, listen: str) -> None:
+    async def start(self, listen: str, outputs: KitOutputs) -> None:
         """Serve at HOST:PORT; port 0 is any free one."""
         self._server = grpc.aio.server()
         add_RunnerSessionsServicer_to_server(self, self._server)
+        add_RunnerOutputsServicer_to_server(outputs, self._server)
         port = self._server.add_insecure_port(listen)
         self.address = f"{listen.rpartition(':')[0]}:{port}"
         await self._server.start()
@@ -260,6 +280,8 @@ class KitCoordinator(RunnerSessionsServicer):
     async def Session(  # type: ignore[override] # reads and writes by the context
         self, request_iterator: Any, context: Any
     ) -> None:
+        if self.policy.is_away:
+            await context.abort(*AWAY)
         said = dict(context.invocation_metadata())
         has_key = said.get("authorization") == f"Bearer {self._key()}"
         stream = KitStream(self, has_key, self.policy, time.monotonic())

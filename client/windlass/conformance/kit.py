@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.conformance.coordinator import KitCoordinator, Policy
+from windlass.conformance.outputs import KitOutputs
 from windlass.conformance.rules import OF_THE_PROCESS, Duty, Judge, StoryEnds
 from windlass.conformance.runner_process import RunnerProcess
 from windlass.conformance.scene import KitWork, Scene
@@ -51,15 +52,17 @@ async def examine(plan: KitPlan, say: Callable[[str], None]) -> bool:
         key_file.write_text(f"wl_runner_{secrets.token_hex(16)}")
         names = [f"coordinator-{index}" for index in range(len(plan.listen))]
         coordinators = [KitCoordinator(name, key_file.read_text, judge) for name in names]
+        outputs = KitOutputs(key_file.read_text, judge)
         try:
             for coordinator, address in zip(coordinators, plan.listen, strict=True):
-                await coordinator.start(address)
+                await coordinator.start(address, outputs)
             addresses = [coordinator.address for coordinator in coordinators]
             process = RunnerProcess(plan.command, addresses, key_file, plan.log) if plan.command else None
             if process is None:
                 say(f"start the runner with WINDLASS_COORDINATORS={','.join(addresses)}")
                 say(f"and WINDLASS_RUNNER_KEY_FILE={key_file}")
-            await _tell(plan, Scene(coordinators, judge, plan.quick, plan.slow, process, plan.drain_seconds), say)
+            scene = Scene(coordinators, outputs, judge, plan.quick, plan.slow, process, plan.drain_seconds)
+            await _tell(plan, scene, say)
         finally:
             for coordinator in coordinators:
                 await coordinator.stop()

@@ -10,10 +10,11 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from windlass.conformance.coordinator import BEAT, KitCoordinator, KitStream, Policy, seconds_message
+from windlass.conformance.outputs import KitOutputs
 from windlass.conformance.rules import Duty, Judge, StoryEnds
 from windlass.conformance.runner_process import RunnerProcess
 from windlass.coordinator.v1 import sessions_pb2 as pb
@@ -55,15 +56,17 @@ class Scene:
     def __init__(
         self,
         coordinators: Sequence[KitCoordinator],
+        outputs: KitOutputs,
         judge: Judge,
         quick: KitWork,
         slow: KitWork,
         process: RunnerProcess | None,
         drain_seconds: float,
     ) -> None:
-        """`quick` ends at once. `slow` takes at least a minute, and ends soon when it is told to. After SIGTERM the
-        process may take `drain_seconds` to end."""
+        """`quick` ends at once, and its output is its inputs. `slow` takes at least a minute, and ends soon when it is
+        told to. After SIGTERM the process may take `drain_seconds` to end."""
         self.coordinators = coordinators
+        self.outputs = outputs
         self.judge = judge
         self.quick, self.slow = quick, slow
         self.process = process
@@ -139,12 +142,17 @@ class Scene:
         return KitLease(f"{uuid4()}.{next(self._numbers)}", epoch)
 
     async def grant(
-        self, stream: KitStream, work: KitWork, lease: KitLease | None = None, timeout: float | None = None
+        self,
+        stream: KitStream,
+        work: KitWork,
+        lease: KitLease | None = None,
+        timeout: float | None = None,
+        **fields: Any,
     ) -> KitLease:
-        """Grant the work as soon as there is credit."""
+        """Grant the work as soon as there is credit. `fields` are set in the grant."""
         lease = lease or self.lease()
         await self.until(Duty.CREDIT_AGAIN, lambda: stream.credit > 0, "there is no credit")
-        stream.send(grants=(grant_of(lease, work, timeout),))
+        stream.send(grants=(grant_of(lease, work, timeout, **fields),))
         return lease
 
     async def grant_held(self, stream: KitStream, work: KitWork | None = None) -> KitLease:
@@ -181,17 +189,18 @@ class Scene:
         await self.never(rule, done, seen, 2 * BEAT)
 
 
-def grant_of(lease: KitLease, work: KitWork, timeout: float | None = None) -> pb.RunGrant:
-    return pb.RunGrant(
-        lease=lease.message(),
-        execution_id=lease.lease_id.rpartition(".")[0],
-        workspace="conformance",
-        workflow="conformance",
-        node="node",
-        module=work.module,
-        attempt=1,
-        config=work.config,
-        inputs=b"{}",
-        timeout=None if timeout is None else seconds_message(timeout),
-        effect_key=lease.lease_id,
-    )
+def grant_of(lease: KitLease, work: KitWork, timeout: float | None = None, **fields: Any) -> pb.RunGrant:
+    usual = {
+        "lease": lease.message(),
+        "execution_id": lease.lease_id.rpartition(".")[0],
+        "workspace": "conformance",
+        "workflow": "conformance",
+        "node": "node",
+        "module": work.module,
+        "attempt": 1,
+        "config": work.config,
+        "inputs": b"{}",
+        "timeout": None if timeout is None else seconds_message(timeout),
+        "effect_key": lease.lease_id,
+    }
+    return pb.RunGrant(**{**usual, **fields})

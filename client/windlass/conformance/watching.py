@@ -59,8 +59,10 @@ def _watch_limits(frame: pb.SessionRequest, judge: Judge) -> None:
     lists = (control.attach.held, control.beat.held, control.beat.gone, control.refusals, frame.reports, frame.progress)
     items, size = sum(map(len, lists)), frame.ByteSize()
     too_long = [text[:40] for text in _names(frame) if len(text) > NAME_MAX]
-    is_kept = items <= ITEMS_MAX and size <= MESSAGE_BYTES_MAX and not too_long
-    judge.check(Duty.LIMITS, is_kept, f"{items} items, {size} bytes, long names: {too_long}")
+    has_nul = any("\0" in text for text in (*_names(frame), *_texts(frame)))
+    is_kept = items <= ITEMS_MAX and size <= MESSAGE_BYTES_MAX and not too_long and not has_nul
+    seen = f"{items} items, {size} bytes, long names: {too_long}, {'a' if has_nul else 'no'} NUL"
+    judge.check(Duty.LIMITS, is_kept, seen)
 
 
 def _names(frame: pb.SessionRequest) -> Iterator[str]:
@@ -71,6 +73,13 @@ def _names(frame: pb.SessionRequest) -> Iterator[str]:
         yield from (refusal.lease_id, refusal.reason)
     for report in frame.reports:
         yield from (report.head.report_id, report.head.lease_id)
+
+
+def _texts(frame: pb.SessionRequest) -> Iterator[str]:
+    """What comes from modules."""
+    yield from (progress.message for progress in frame.progress)
+    for report in frame.reports:
+        yield from (report.failed.type, report.failed.message, report.succeeded.branch, report.released.reason)
 
 
 def _fault_in(attach: types.Attach) -> str:

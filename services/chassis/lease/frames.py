@@ -26,6 +26,8 @@ HELD_MAX = 20_000
 # Items of every kind in one frame. They are counted before any is decoded. This is half again as many as leases,
 # because our own writers put fewer items of all other kinds into one frame.
 HEARD_ITEMS_MAX = 30_000
+# The reason for refusing a report that the server cannot read. The lease goes on, and another report has to end it.
+REPORT_INVALID = "REPORT_INVALID"
 # Characters of an id or a name, then the number of labels and modules of a holder.
 NAME_MAX = 255
 LABELS_MAX = 64

@@ -33,13 +33,14 @@ Hazard: `now` must come from one monotonic clock in all calls.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from services.chassis.lease.division import divide
 from services.chassis.lease.effects import HolderEffects, Redial
 from services.chassis.lease.frames import (
     FRAME_ITEMS_MAX,
+    REPORT_INVALID,
     REPORTS_IN_FLIGHT_MAX,
     Attach,
     Attached,
@@ -222,7 +223,7 @@ class HolderRules:
 
     def _serve(self, stream: HolderStream, frame: ServerFrame, effects: HolderEffects) -> None:
         if frame.taken:
-            effects.reports_taken = self._end_reported(stream, frame.taken)
+            effects.reports_taken = self._end_reported(stream, dict.fromkeys(frame.taken, ""))
         if frame.refused_reports:
             reasons = dict(frame.refused_reports)
             refused = self._end_reported(stream, reasons)
@@ -248,16 +249,17 @@ class HolderRules:
         if frame.fault is not None and not effects.end_reason:
             self._serve_fault(stream, frame.fault, effects)
 
-    def _end_reported(self, stream: HolderStream, report_ids: Iterable[str]) -> list[Report]:
-        """The reports that were answered. The leases that they ended are dropped."""
+    def _end_reported(self, stream: HolderStream, reasons: Mapping[str, str]) -> list[Report]:
+        """The reports that were answered. The leases that they ended are dropped, and others are still held: a report
+        that the server could not read has ended nothing."""
         answered: list[Report] = []
-        for report_id in report_ids:
+        for report_id, reason in reasons.items():
             entry = stream.in_flight.pop(report_id, None)
             if entry is None:
                 continue
             report, ends_lease = entry
             answered.append(report)
-            if ends_lease:
+            if ends_lease and reason != REPORT_INVALID:
                 held = self.held.get(report.lease_id)
                 if held is not None and held.epoch == report.epoch:
                     del self.held[report.lease_id]

@@ -102,7 +102,8 @@ class HolderOwner(Protocol):
         ...
 
     def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
-        """The server has recorded these reports as refused, for the reason. They are not sent again."""
+        """The server has recorded these reports as refused, for the reason. They are not sent again. After
+        REPORT_INVALID the lease is still held, and another report has to end it."""
         ...
 
     def on_notes(self, address: str, notes: list[object]) -> None: ...

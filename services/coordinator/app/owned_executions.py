@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from services.chassis.lease.frames import Grant, Lease, Refused, RefusedReport
+from services.chassis.lease.frames import REPORT_INVALID, Grant, Lease, Refused, RefusedReport
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.session.server import ServerSession
@@ -200,7 +200,7 @@ class OwnedExecutions:
             command = report.command
             if command is None:
                 log.warning("a report has no outcome", lease_id=report.lease_id)
-                session.refuse_reports([RefusedReport(report.report_id, "REPORT_INVALID")])
+                session.refuse_reports([RefusedReport(report.report_id, REPORT_INVALID)])
                 continue
             if owned is None or not session.data.serves(owned.start.origin.workspace):
                 self._forward(session, report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from services.chassis.lease.frames import Grant, Refused, Report
+from services.chassis.lease.frames import REPORT_INVALID, Grant, Refused, Report
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.session.codec import HopCodec
@@ -66,7 +66,18 @@ class CoordinatorSessions:
 
     def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
         for report, reason in refused:
-            log.warning("late report refused", run_id=report.lease_id, epoch=report.epoch, reason=reason)
+            log.warning("report refused", run_id=report.lease_id, epoch=report.epoch, reason=reason)
+            if reason == REPORT_INVALID:
+                self._report_as_failed(cast("pb.RunReport", report.body))
+
+    def _report_as_failed(self, unread: pb.RunReport) -> None:
+        """The coordinator is older and does not know the outcome. Every coordinator knows a failure."""
+        report, report_id = pb.RunReport(), self._holder.new_report_id()
+        report.CopyFrom(unread)
+        report.head.report_id = report_id
+        setattr(report.failed, "class", pb.ERROR_CLASS_TRANSIENT)
+        report.failed.type, report.failed.message = REPORT_INVALID, "the coordinator did not understand the outcome"
+        self._holder.report(report_id, report.head.lease_id, report.head.epoch, report, ends_lease=True)
 
     def on_notes(self, address: str, notes: list[object]) -> None:
         """Coordinators send none."""

@@ -123,6 +123,20 @@ def test_refused_report_ends_its_lease_and_is_never_sent_again():
     assert (holder.leases, holder.reports_unanswered) == ({}, 0)
 
 
+def test_report_that_the_server_could_not_read_ends_no_lease():
+    holder = attached(A, held=["x"])
+    holder.report(report("x"), ends_lease=True)
+    said(holder, A)
+    refused = ServerFrame(refused_reports=[RefusedReport("r-x", "REPORT_INVALID")])
+    assert holder.receive(A, refused, 0.0) == HolderEffects(reports_refused=[(report("x"), "REPORT_INVALID")])
+    assert (holder.leases, holder.reports_unanswered) == ({"x": 1}, 0)
+    other = Report("other", "x", 1, None)
+    holder.report(other, ends_lease=True)
+    assert said(holder, A).reports == [other]
+    holder.receive(A, ServerFrame(taken=["other"]), 0.0)
+    assert holder.leases == {}
+
+
 def test_unanswered_reports_of_a_lost_stream_go_to_another():
     holder = attached(A, B, held=["x", "y"])
     holder.report(report("x"), ends_lease=True)

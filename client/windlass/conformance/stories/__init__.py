@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from windlass.conformance.scene import Scene
-from windlass.conformance.stories import attaching, beating, ending, granting, reporting
+from windlass.conformance.stories import attaching, beating, ending, granting, reporting, transferring
 
 KitStory = Callable[[Scene], Awaitable[None]]
 
@@ -15,6 +15,7 @@ STORIES: Final[tuple[KitStory, ...]] = (
     *beating.STORIES,
     *granting.STORIES,
     *reporting.STORIES,
+    *transferring.STORIES,
     *ending.STORIES,
 )
 # The last story ends the runner's process, so it needs a process that the kit has started.

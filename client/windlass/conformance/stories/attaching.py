@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from windlass.conformance.coordinator import BEAT, Policy
+from windlass.conformance.coordinator import BEAT, IDEMPOTENT_GRACE, Policy
 from windlass.conformance.rules import Duty
-from windlass.conformance.scene import PATIENCE, Scene
+from windlass.conformance.scene import PATIENCE, SLACK, Scene
 
 # A coordinator that refuses is watched for this time.
 REFUSING_SECONDS = 3.0
@@ -66,6 +66,29 @@ async def stream_breaks(scene: Scene) -> None:
     scene.judge.check(Duty.BEAT_ON_LOSS, False, f"no beat came within {BEAT / 2:g} s on the other stream, three times")
 
 
+async def coordinators_are_away(scene: Scene) -> None:
+    """A network or all coordinators are away for a moment. It costs the runner nothing."""
+    first, second = await scene.stream(0), await scene.stream(1)
+    lease, before = await scene.grant_held(first), len(scene.streams())
+    for coordinator in scene.coordinators:
+        coordinator.policy = Policy(is_away=True)
+    first.cut()
+    second.cut()
+    away_seconds = IDEMPOTENT_GRACE * 2 / 3
+    await asyncio.sleep(away_seconds)
+    scene.answer_by(Policy())
+    seen, seconds = "the runner did not attach to any coordinator", IDEMPOTENT_GRACE - away_seconds + SLACK
+    await scene.until(Duty.GRACE, lambda: len(scene.streams()) > before, seen, seconds)
+    again = await scene.next_stream(first)
+    assert again.attach is not None
+    is_kept = again.instance_id == first.instance_id and lease.message() in again.attach.held
+    scene.judge.check(Duty.GRACE, is_kept, "it came as another instance, or without its lease")
+    await scene.beats_after(await scene.stream(0), 2)
+    is_kept = lease.is_named_by(again) and not scene.reports(lease)
+    scene.judge.check(Duty.GRACE_SPARES_RUNNING, is_kept, "work that ran was given up")
+    await scene.revoke(await scene.stream(0), lease)
+
+
 async def attach_is_partly_refused(scene: Scene) -> None:
     """The work of a refused lease is given up."""
     stream = await scene.stream(0)
@@ -100,6 +123,7 @@ STORIES = (
     runner_attaches_to_all,
     answer_comes_late,
     stream_breaks,
+    coordinators_are_away,
     attach_is_partly_refused,
     coordinator_refuses_sessions,
 )

@@ -91,6 +91,26 @@ async def attempt_has_failed_already(scene: Scene) -> None:
     await scene.never(Duty.REVOKE_UNREPORTED, lambda: scene.reports(lease), "the revoked work was reported", 2 * BEAT)
 
 
+async def revocation_is_repeated(scene: Scene) -> None:
+    """It was lost with its stream. So it goes with the answer to the next attach, and a coordinator that takes the
+    execution over sends it once more."""
+    stream = await scene.stream(0)
+    lease = await scene.grant_held(stream)
+    revoked = types.Revoke(lease_id=lease.lease_id, epoch=lease.epoch, reason="CANCELLED")
+    scene.coordinators[0].policy = Policy(repeated_revocations=(revoked,))
+    stream.cut()
+    again, rule = await scene.next_stream(stream), Duty.REVOKE_REPEATED
+    seen = "nothing was reported after a revocation with the answer to the Attach"
+    await scene.until(rule, lambda: scene.reports(lease), seen, STOPPED_SECONDS + SLACK)
+    report = scene.reports(lease)[0]
+    is_kept = report.WhichOneof("outcome") == "stopped" and report in again.reports
+    scene.judge.check(rule, is_kept, f"it was reported as {report!s:.200}, or to another coordinator")
+    (await scene.stream(1)).send(revoked=[revoked])
+    is_answered_again = lambda: len(scene.reports(lease)) > 1  # noqa: E731
+    await scene.never(rule, is_answered_again, "the revocation was answered again", 2 * BEAT)
+    scene.coordinators[0].policy = Policy()
+
+
 async def revocation_overtakes_its_grant(scene: Scene) -> None:
     """A grant may come late, on another stream. It is not begun any more; the next epoch is."""
     first, second = await scene.stream(0), await scene.stream(1)
@@ -150,6 +170,7 @@ STORIES = (
     epochs_rise,
     execution_ends,
     attempt_has_failed_already,
+    revocation_is_repeated,
     revocation_overtakes_its_grant,
     claims,
     grant_arrives_twice,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from windlass.conformance.coordinator import BEAT, SELF_FENCE, Policy
 from windlass.conformance.rules import Duty
 from windlass.conformance.scene import SLACK, Scene
+from windlass.types.v1 import session_pb2 as types
 
 
 async def answer_is_lost(scene: Scene) -> None:
@@ -33,6 +34,48 @@ async def answer_is_lost(scene: Scene) -> None:
     count = len(scene.reports(lease))
     is_repeated = lambda: len(scene.reports(lease)) > count  # noqa: E731
     await scene.never(Duty.REPORT_TAKEN, is_repeated, "it was sent again", 2 * BEAT)
+
+
+async def report_is_repeated_elsewhere(scene: Scene) -> None:
+    """Any coordinator takes the report, also when the execution has ended since. Acknowledgements may cross."""
+    first, second = await scene.stream(0), await scene.stream(1)
+    scene.answer_by(Policy(answers_reports=False))
+    lease = await scene.grant(first, scene.quick)
+    await scene.until(Duty.REPORT_SUCCESS, lambda: scene.reports(lease), "finished work is not reported")
+    report_id = scene.reports(lease)[0].head.report_id
+    scene.coordinators[0].policy = Policy(is_away=True)
+    first.cut()
+    rule, seen = Duty.REPORT_ELSEWHERE, "the report did not come to the other coordinator"
+    await scene.until(rule, lambda: any(map(lease.is_of, second.reports)), seen)
+    ids = {each.head.report_id for each in scene.reports(lease)}
+    scene.judge.check(rule, ids == {report_id}, f"it came under the ids {ids}")
+    rule, seen = Duty.REPORT_TAKEN_AGAIN, "the next work is not reported"
+    second.send(taken_reports=[report_id, "no such report", report_id])
+    scene.answer_by(Policy())
+    (await scene.stream(0, rule)).send(taken_reports=[report_id])
+    later = await scene.grant(second, scene.quick)
+    await scene.until(rule, lambda: any(map(later.is_of, second.reports)), seen)
+    seen = "beats still name the lease"
+    await scene.until(Duty.REPORT_TAKEN, lambda: not lease.is_named_by(second), seen, 2 * BEAT + SLACK)
+
+
+async def report_is_not_understood(scene: Scene) -> None:
+    """The coordinator is older than the runner. It understands a failure, and the run is the runner's until then."""
+    stream = await scene.stream(0)
+    stream.policy = Policy(answers_reports=False)
+    lease = await scene.grant(stream, scene.quick)
+    await scene.until(Duty.REPORT_SUCCESS, lambda: scene.reports(lease), "finished work is not reported")
+    first, rule = scene.reports(lease)[0].head.report_id, Duty.REPORT_INVALID
+    stream.send(refused_reports=[types.ReportRefusal(report_id=first, reason="REPORT_INVALID")])
+    await scene.until(rule, lambda: len(scene.reports(lease)) > 1, "nothing was reported instead")
+    instead = scene.reports(lease)[1]
+    is_kept = instead.WhichOneof("outcome") == "failed" and instead.head.report_id != first
+    scene.judge.check(rule, is_kept, f"this was reported instead: {instead!s:.200}")
+    await scene.beats_after(stream, 2)
+    scene.judge.check(rule, lease.is_named_by(stream), "beats do not name the lease any more")
+    stream.send(taken_reports=[instead.head.report_id])
+    stream.policy = Policy()
+    await scene.until(rule, lambda: not lease.is_named_by(stream), "beats still name the lease")
 
 
 async def report_is_refused(scene: Scene) -> None:
@@ -91,4 +134,11 @@ async def instance_ends(scene: Scene) -> None:
         await scene.never(rule, lambda running=running: scene.reports(running), seen, SELF_FENCE)  # type: ignore[misc]
 
 
-STORIES = (answer_is_lost, report_is_refused, timeout_passes, instance_ends)
+STORIES = (
+    answer_is_lost,
+    report_is_repeated_elsewhere,
+    report_is_not_understood,
+    report_is_refused,
+    timeout_passes,
+    instance_ends,
+)

@@ -284,6 +284,7 @@ class RunGrant(_message.Message):
     node: _builtins.str
     module: _builtins.str
     iteration: _builtins.int
+    """They tell the pieces of work of one node apart, and are shown with the run. The runner does nothing with them."""
     generation: _builtins.int
     attempt: _builtins.int
     """1 for the first attempt at this work. 0 if render_all is set, which is no attempt."""
@@ -293,13 +294,13 @@ class RunGrant(_message.Message):
     """
     inputs: _builtins.bytes
     has_templates: _builtins.bool
-    """False: there are no templates in config and inputs, so the runner need not look for them. Always false for a runner
-    that has set Attach.wants_rendered.
+    """False: there are no templates in config and inputs, so the runner need not look for them, and text in braces is text.
+    Always false for a runner that has set Attach.wants_rendered.
     """
     execution_input: _builtins.bytes
     """The data that templates see, as JSON. Empty if has_templates is false, or if execution_input_ref is set."""
     state: _builtins.bytes
-    """The workflow's initialState."""
+    """The workflow's initialState, as JSON. Empty if has_templates is false."""
     effect_key: _builtins.str
     """An HMAC of the identity of the work, equal for all attempts at it. Modules hand it to third parties as an idempotency
     key.
@@ -333,14 +334,14 @@ class RunGrant(_message.Message):
 
     @_builtins.property
     def outputs(self) -> _containers.MessageMap[_builtins.str, Global___Output]:
-        """The outputs by node id. Only the nodes that the templates read are here."""
+        """The outputs by node id. Only the nodes that the templates read are here. Empty if has_templates is false."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """The runner counts it from the start of the work. When it passes, the outcome is a failure of class TIMEOUT. When
         nothing is reported 5 s after it has passed (counted from the run's first progress, or else from its grant), the
-        attempt counts as failed and the lease is revoked with NODE_TIMEOUT. Absent: 24 hours, which is also the
-        longest; then only the runner counts it.
+        attempt counts as failed and the lease is revoked with NODE_TIMEOUT. Absent: 24 hours, which is also the longest;
+        then only the runner counts it.
         """
 
     @_builtins.property
@@ -401,7 +402,7 @@ Global___RunGrant: _TypeAlias = RunGrant  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):
-    """The output of a node: JSON, or where it is kept. Neither: null."""
+    """The output of a node: JSON, which need not be canonical and is kept as it comes, or where it is kept. Neither: null."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -444,6 +445,7 @@ class OutputRef(_message.Message):
     sha256: _builtins.str
     """Hexadecimal. Empty in a grant if it is not known."""
     size_bytes: _builtins.int
+    """How many bytes the JSON has. Always set."""
     def __init__(
         self,
         *,
@@ -462,7 +464,7 @@ Global___OutputRef: _TypeAlias = OutputRef  # noqa: Y015
 @_typing.final
 class RunReport(_message.Message):
     """The outcome of a run. The runner repeats it under its report id until it is answered. A repeat is acknowledged like the
-    first delivery, as long as the execution goes on.
+    first delivery, also when the execution has ended since.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -474,7 +476,7 @@ class RunReport(_message.Message):
         OUTPUT_FIELD_NUMBER: _builtins.int
         BRANCH_FIELD_NUMBER: _builtins.int
         branch: _builtins.str
-        """The branch that was taken, at most 255 characters. Empty: none."""
+        """The branch that was taken, at most 255 characters (else PERMANENT, BRANCH_TOO_LONG). Empty: none."""
         @_builtins.property
         def output(self) -> Global___Output:
             """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. By reference: exactly as UploadOutput
@@ -604,15 +606,16 @@ class RunReport(_message.Message):
     def released(self) -> Global___RunReport.Released:
         """The run is handed back before it began, or given up while draining. It does not count as an attempt, up to 100 times
         for the same work. This instance is not granted the work again for 0.25 s, which doubles with every hand-back of the
-        work up to 5 minutes. The refusal of a grant has the same effect.
+        work up to 5 minutes. Beyond the 100, each counts as a TRANSIENT failure (HANDED_BACK). The refusal of a grant has
+        the same effect.
         """
 
     @_builtins.property
     def stopped(self) -> Global___RunReport.Stopped:
         """The work has stopped because its lease was revoked with the reason CANCELLED, TIMEOUT or FAILED: only the runner
-        whose lease was revoked sends this, to the server that revoked it. (If the work was done just then, the runner may
-        report its outcome instead.) The execution is final when all its runs have reported, or 1.5 s after
-        it asked. A lease that was revoked for another reason is not reported. A Stopped that nobody asked for counts as a
+        whose lease was revoked sends this, to the server that revoked it. (If the work was done just then, the runner
+        may report its outcome instead.) The execution is final when all its runs have reported, or 1.5 s after it asked.
+        A lease that was revoked for another reason is not reported. A Stopped that nobody asked for counts as a
         TRANSIENT failure.
         """
 

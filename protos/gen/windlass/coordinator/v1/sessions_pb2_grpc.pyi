@@ -22,8 +22,8 @@ class RunnerSessionsStub:
     expires.
 
     These comments are complete: a runner has to know nothing else, and calls no other service than this one and
-    RunnerOutputs. docs/runners.md says the same
-    as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
+    RunnerOutputs. docs/runners.md says the same as a guide, with pictures and the smallest loop, and `windlass conformance`
+    tells whether a runner keeps to it.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -31,13 +31,15 @@ class RunnerSessionsStub:
     """Open for as long as both processes live.
 
     Records grants before it sends them, reports before it acknowledges them, the instance before it answers Attached,
-    and beats before it answers them.
+    and beats before it answers them. A report on an execution that another coordinator holds is recorded for that one.
 
     Idempotent by instance_id and report_id: an instance that attaches again goes on as the same one, and a repeated
     report is acknowledged again.
 
     UNAUTHENTICATED: the key is missing, unknown, expired or revoked. PERMISSION_DENIED ROLE_REQUIRED: the key has
-    another role. UNAVAILABLE: attach again, or to another replica. Everything else that ends a stream is a Fault.
+    another role. UNAVAILABLE: attach again, or to another replica. RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE or
+    KEY_SESSIONS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says. Everything else that ends a
+    stream is a Fault.
     """
 
 class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
@@ -48,8 +50,8 @@ class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
     expires.
 
     These comments are complete: a runner has to know nothing else, and calls no other service than this one and
-    RunnerOutputs. docs/runners.md says the same
-    as a guide, with pictures and the smallest loop, and `windlass conformance` tells whether a runner keeps to it.
+    RunnerOutputs. docs/runners.md says the same as a guide, with pictures and the smallest loop, and `windlass conformance`
+    tells whether a runner keeps to it.
     """
 
     @_abc_1.abstractmethod
@@ -61,13 +63,15 @@ class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
         """Open for as long as both processes live.
 
         Records grants before it sends them, reports before it acknowledges them, the instance before it answers Attached,
-        and beats before it answers them.
+        and beats before it answers them. A report on an execution that another coordinator holds is recorded for that one.
 
         Idempotent by instance_id and report_id: an instance that attaches again goes on as the same one, and a repeated
         report is acknowledged again.
 
         UNAUTHENTICATED: the key is missing, unknown, expired or revoked. PERMISSION_DENIED ROLE_REQUIRED: the key has
-        another role. UNAVAILABLE: attach again, or to another replica. Everything else that ends a stream is a Fault.
+        another role. UNAVAILABLE: attach again, or to another replica. RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE or
+        KEY_SESSIONS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says. Everything else that ends a
+        stream is a Fault.
         """
 
 def add_RunnerSessionsServicer_to_server(servicer: RunnerSessionsServicer, server: _aio.Server) -> None: ...
@@ -77,10 +81,11 @@ class RunnerOutputsStub:
     A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
     with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
 
-    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks
-    to try again in a moment. A transfer may take 5 minutes. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was
-    not granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the
-    run is over. UNAVAILABLE: try again, at any coordinator.
+    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED)
+    asks to try again in a moment. A transfer may take 5 minutes (DEADLINE_EXCEEDED). The reason is in a
+    google.rpc.ErrorInfo among the details of the status. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was not
+    granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the run
+    is over. UNAVAILABLE: try again, at any coordinator.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -100,10 +105,11 @@ class RunnerOutputsServicer(metaclass=_abc_1.ABCMeta):
     A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
     with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
 
-    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks
-    to try again in a moment. A transfer may take 5 minutes. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was
-    not granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the
-    run is over. UNAVAILABLE: try again, at any coordinator.
+    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED)
+    asks to try again in a moment. A transfer may take 5 minutes (DEADLINE_EXCEEDED). The reason is in a
+    google.rpc.ErrorInfo among the details of the status. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was not
+    granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the run
+    is over. UNAVAILABLE: try again, at any coordinator.
     """
 
     @_abc_1.abstractmethod

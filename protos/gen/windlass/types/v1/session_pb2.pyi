@@ -12,11 +12,11 @@ Discovery. The protocol has none: the operator gives a holder the addresses of a
 name that resolves to all of them). Each server grants work of its own, so the holder keeps a stream to every one, all
 under one instance_id.
 
-Reconnecting. However a stream ends (a Fault, a status, silence, a lost connection), the holder opens the next one at
-once, and then with growing pauses with jitter, up to about Timing.beat / 2. It sends the reports that were unanswered
-on the lost stream again, on the next stream or on that of any other server. It beats at once on its other streams. Its
-work goes on meanwhile. A holder whose last stream has closed loses idempotent work after about a second, so the first
-tries must be quick.
+Reconnecting. However a stream ends (a Fault, a status, silence, a lost connection), the holder opens the next one some
+hundredths of a second later, and then with growing pauses with jitter, none longer than a third of
+Timing.idempotent_grace: when its last stream has closed, it loses idempotent work after this grace, and its instance
+after Timing.closed_grace. It sends the reports that were unanswered on the lost stream again, on the stream of any
+other server or on the next one of this. It beats at once on its other streams. Its work goes on meanwhile.
 
 Frames. Every frame carries many items at once: both writers send all that has gathered and then await the write, so an
 item costs microseconds, and an idle stream carries only beats. An item that nobody waits for (the acknowledgement of a
@@ -36,7 +36,7 @@ even if the grant arrives later on another stream. It remembers these for as lon
 
 Silence. A holder gives a stream up when a beat is unanswered and nothing at all has come for 2 × Timing.beat, or when
 Attached does not come within Timing.self_fence (8 s, until a server has told its Timing). A server ends a stream on
-which no Attach comes within its self_fence. It judges a holder only by its beats.
+which no Attach comes within its self_fence. It judges a holder only by its beats and attaches.
 
 Absent fields. A field that is absent or has the default value of its type means the same, unless its comment says
 otherwise. Both sides ignore fields and enum values that they do not know, and frames without content.
@@ -47,10 +47,12 @@ drain the old ones, and revoke the first key when no stream uses it any more. If
 with the Fault KEY_INVALID. An Attach of the same instance_id with another key is answered INSTANCE_ENDED: the holder
 ends its work, attaches under a fresh instance_id, and repeats its unanswered reports. No report is lost.
 
-Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher). Its lists have at most
-30,000 items in all, 20,000 of them leases. A holder spreads more items over several messages, except the leases of one
-Attach or Beat, which must be in one. Ids, names and reasons have at most 255 characters. A message over a limit ends
-the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE. Bytes that cannot be decoded end it with
+Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher), in both directions, and its lists
+have at most 30,000 items in all. More end the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE. A
+holder spreads more items over several messages, except the leases of one Attach or Beat, which must be in one: at most
+20,000 (HELD_EXCEEDED). Ids, names and reasons have at most 255 characters (ATTACH_INVALID, NAME_TOO_LONG). Text is UTF-8
+without U+0000: a runner replaces this in the texts of its modules, like error messages, because a report with it would
+end one stream after the other. Such text, and bytes that cannot be decoded, end the stream of a runner with
 INVALID_ARGUMENT, reason INVALID_REQUEST. Any other violation of the protocol ends it with a Fault and the status OK.
 
 Limits of a stream. Unanswered reports may hold 64 MiB per stream and 256 MiB per key. Beyond that the server stops
@@ -143,7 +145,9 @@ class Attach(_message.Message):
     holder: _builtins.str
     """A stable name of the process for people, like "coordinator-0" or a host name. It is not an identity."""
     instance_id: _builtins.str
-    """The identity that leases name. New at every process start and after every refused renewal."""
+    """The identity that leases name: any text that no other process has, like a UUID. New at every process start and after
+    every refused renewal.
+    """
     version: _builtins.str
     """Version of the holder's program, shown by ListProcesses."""
     capacity: _builtins.int
@@ -222,8 +226,8 @@ class Attached(_message.Message):
     """The server's replica name, for people."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refused]:
-        """The leases of Attach.held that the server does not accept. The holder drops them as if they were revoked. The server
-        accepts all others, also those that it does not know, because another server may serve them.
+        """The leases of Attach.held that the server does not accept. The holder drops them as if they were revoked. It keeps all
+        others, also those that another server granted, and those whose report is unanswered.
         """
 
     @_builtins.property
@@ -310,15 +314,17 @@ class Timing(_message.Message):
 
     @_builtins.property
     def granted_again(self) -> _duration_pb2.Duration:
-        """When no beat has been heard for this time, the instance is ended and its work is granted again. When all streams of
-        a holder are closed, idempotent work is granted again after idempotent_grace, and other work after this time. A holder does nothing by this time: it hears of its end at its next beat or attach.
+        """When no beat has been heard for this time, the instance is ended and its work is granted again. When all streams of a
+        holder are closed, idempotent work is granted again after idempotent_grace, and other work after this time. A holder
+        does nothing by this time: it hears of its end at its next beat or attach.
         """
 
     @_builtins.property
     def closed_grace(self) -> _duration_pb2.Duration:
         """When the last stream of the holder has closed, its instance lives on for this time: a holder that attaches again
-        within it, to any server, keeps its leases. After it the instance has ended (INSTANCE_ENDED). Work that is not
-        idempotent is granted again no earlier than `granted_again` after the last beat.
+        within it, to any server, keeps its leases, except idempotent ones that were granted elsewhere meanwhile. After it the
+        instance has ended (INSTANCE_ENDED). Work that is not idempotent is granted again no earlier than `granted_again` after
+        the last beat.
         """
 
     @_builtins.property
@@ -431,9 +437,10 @@ Global___BeatAnswer: _TypeAlias = BeatAnswer  # noqa: Y015
 
 @_typing.final
 class Credit(_message.Message):
-    """How many more leases this server may grant now. The amount is absolute and replaces the one before. The server subtracts
-    the grants that it has sent and that HolderControl.grants_seen of the same frame does not count yet, because they were
-    on their way. When the server will grant nothing more under an older number, it repeats this number in
+    """How many more leases this server may grant now; none before the first Credit of a session. The amount is absolute and
+    replaces the one before, and a number that is not higher than the last is ignored. The server subtracts the grants
+    that it has sent and that HolderControl.grants_seen of the same frame does not count yet, because they were on their
+    way. When the server will grant nothing more under an older number, it repeats this number in
     ServerControl.credit_seen. Only then may the holder give credit that it has taken back to another server.
     """
 
@@ -533,8 +540,8 @@ Global___ReportHead: _TypeAlias = ReportHead  # noqa: Y015
 
 @_typing.final
 class ReportRefusal(_message.Message):
-    """The refusal of a report, sent after the commit that records it. The holder must not send the report again, and it no
-    longer holds the lease. Nothing else follows: the work counts for another attempt, or for none.
+    """The refusal of a report. The holder must not send the report again, and it no longer holds the lease. Nothing else
+    follows: the work counts for another attempt, or for none. REPORT_INVALID alone leaves the lease as it was.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -545,8 +552,10 @@ class ReportRefusal(_message.Message):
     reason: _builtins.str
     """UPPER_SNAKE. LEASE_UNKNOWN: there is no such lease, or it was granted to another instance. EPOCH_STALE: the report
     names another epoch than that of the lease. LEASE_ENDED: the lease ended before the report came. EXECUTION_FINAL:
-    so did the whole execution. REPORT_INVALID: the report has no outcome, or one that the server does not know. A
-    report that was accepted before is not refused but acknowledged again, also when the execution has ended since.
+    so did the whole execution. REPORT_INVALID: the report has no outcome, or one that the server does not know, because
+    it is older. The holder still has the lease. It makes another report under a new report_id, for which a failure will
+    do: every server knows that. A report that was accepted before is not refused but acknowledged again, also when the
+    execution has ended since.
     """
     def __init__(
         self,
@@ -619,7 +628,7 @@ class Fault(_message.Message):
       NOT_READING            over 20,000 items wait, or 20 streams are unread and open      reads; cancels what it gave up
       TOO_MANY_SESSIONS      the server has 5,000 streams                                   pauses, attaches to another
       KEY_SESSIONS_EXCEEDED  the key has 500 streams with this server                       pauses; needs another key
-      KEY_INVALID            the key was revoked, or has expired                            takes the new key, or ends
+      KEY_INVALID            the key was revoked, or has expired                            reads its key again, pauses
       DATABASE_AWAY          the instance cannot be opened now                              pauses
       SUPERSEDED             the instance has attached again on a newer stream              uses that one; else attaches
       SERVER_STOPPING        the server is going away                                       attaches to it again later
@@ -627,9 +636,10 @@ class Fault(_message.Message):
       INSTANCE_ENDED         the instance was ended, and its leases may be granted          ENDS ALL ITS WORK, and attaches
                              elsewhere; or another key has opened an instance of this id    under a fresh instance_id
 
-    A stream that ends with a status instead: UNAUTHENTICATED and PERMISSION_DENIED are for people to mend, and are tried
-    again seldom; RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST: the
-    bytes are no message) are bugs of the holder; everything else is treated like a lost connection.
+    A stream that ends with a status instead: UNAUTHENTICATED and PERMISSION_DENIED are for people to mend;
+    RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST: the bytes are no
+    message, or text has U+0000) are bugs of the holder. The holder treats all of them, and everything else, like a lost
+    connection.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -657,7 +667,7 @@ Global___Fault: _TypeAlias = Fault  # noqa: Y015
 @_typing.final
 class HolderControl(_message.Message):
     """The control part of a frame from holder to server. A frame is read in this order: attach, grants_seen and refusals,
-    the hop's reports, credit, beat, drain.
+    the hop's reports, the hop's notes (progress), credit, beat, drain.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -710,7 +720,7 @@ Global___HolderControl: _TypeAlias = HolderControl  # noqa: Y015
 @_typing.final
 class ServerControl(_message.Message):
     """The control part of a frame from server to holder. A frame is read in this order: attached, taken and refused
-    reports, the hop's grants, revoked, claims, credit_seen, demand, beat, drain, fault.
+    reports, the hop's grants, revoked, claims, the hop's notes, credit_seen, demand, drain, beat, fault.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
