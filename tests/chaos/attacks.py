@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
 from aiohttp import web
+from google.protobuf.struct_pb2 import Struct
 
 from services.api.app.authenticator import TRUSTED_SECONDS
 from services.chassis.grpc.errors import remote_error
@@ -28,6 +29,8 @@ from tests.e2e import test_secrets as secrets
 from tests.e2e import test_session_floods as sessions
 from tests.e2e.test_call_floods import CALLS, GET, PARTS, attacking, viewer
 from tests.e2e.test_fair_shares import FLOOD_MAX, SLOW
+from tests.integration.api.test_checking import HOSTILE
+from tests.integration.api.test_checking import SLOW as SLOW_VALUES
 from tests.integration.coordinator.test_hand_backs import refuse, release
 from tests.integration.runner.test_rendering import METHODS
 from tests.support.api import Client, new_workspace
@@ -66,7 +69,7 @@ HELD_SECONDS = 25 * LEASE_SCALE
 DELAYS, SLOW_TEMPLATES = 40, 60
 # Each node is handed back so often, which takes a runner 2 s.
 HANDED_BACK, HAND_BACKS = 20, 4
-STARTERS = 20
+CALLERS = 20
 
 
 class HostileServer(NamedTuple):
@@ -370,26 +373,51 @@ async def starves_low_priorities(arena: Arena) -> None:
     crowd = await new_workspace(arena.stack, "crowd", executions_max=1)
     await crowd.apply("one", [{"id": "a", "module": "noop@1"}])
 
-    async def starts_on() -> None:
-        while True:
-            await crowd.run("one", priority=5)
-
-    async def waiting() -> bool:
+    async def is_crowded() -> bool:
         find = "SELECT count(*) FROM dispatcher.queue WHERE workspace = 'crowd' AND state = 1"
         ((count,),) = await arena.stack.rows(find)
-        return bool(count >= STARTERS // 2)
+        return bool(count >= CALLERS // 2)
 
-    starters = [asyncio.create_task(starts_on()) for _ in range(STARTERS)]
-    try:
-        await eventually(waiting, ATTACK_SECONDS_MAX, "a queue")
+    async with over_and_over(lambda: crowd.run("one", priority=5)):
+        await eventually(is_crowded, ATTACK_SECONDS_MAX, "a queue")
         low = await crowd.start("one", priority=1)
         age = "UPDATE dispatcher.queue SET enqueue_time = enqueue_time - interval '4 minutes'"
         assert await arena.stack.rows(f"{age} WHERE execution_id = %s::uuid AND state = 1 RETURNING 1", low.id)
         assert (await crowd.end_of(low.id)).state == Execution.SUCCESS
+
+
+async def starts_with_slow_inputs(arena: Arena) -> None:
+    """Each of its inputs takes more CPU time to check than a child may use."""
+    await arena.hostile.apply("inputs", [{"id": "a", "module": "noop@1"}], inputSchema={"properties": {"x": HOSTILE}})
+    input_ = Struct()
+    # An input has at most 256 KiB.
+    input_.update({"x": SLOW_VALUES[:50_000]})
+
+    async def start() -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await arena.hostile.start("inputs", input=input_)
+        assert remote_error(refused.value).reason in ("INPUT_MISMATCH", "DEPENDENCY_UNAVAILABLE")
+
+    async with over_and_over(start):
+        await arena.serves_on()
+
+
+@contextlib.asynccontextmanager
+async def over_and_over(call: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
+    """Some callers who call again and again, until the block ends."""
+
+    async def go_on() -> None:
+        while True:
+            await call()
+
+    callers = [asyncio.create_task(go_on()) for _ in range(CALLERS)]
+    try:
+        yield
     finally:
-        for starter in starters:
-            starter.cancel()
-        await asyncio.wait(starters)
+        for caller in callers:
+            caller.cancel()
+        ends = await asyncio.gather(*callers, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
 
 
 async def errors_of(arena: Arena, name: str, nodes: list[dict[str, Any]], **more: Any) -> dict[str, str]:
@@ -424,5 +452,6 @@ ATTACKS: dict[str, Callable[[Arena], Coroutine[Any, Any, None]]] = {
         renders_slow_templates,
         hands_back_all_grants,
         starves_low_priorities,
+        starts_with_slow_inputs,
     )
 }

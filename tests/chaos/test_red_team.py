@@ -27,7 +27,8 @@ from tests.support.stack import Stack, running_stack
 from windlass.api.v1.resources_pb2 import Execution, Run
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
-# The second node needs a child that renders.
+# It needs a child that checks its input, and another one that renders.
+SCHEMA = {"properties": {"n": {"enum": [1, 2, 3]}}}
 QUIET: list[dict[str, Any]] = [
     {"id": "a", "module": "noop@1"},
     {"id": "b", "module": "transform@1", "inputs": {"x": "{{ input.n * 2 }}"}},
@@ -48,7 +49,7 @@ async def arena() -> AsyncIterator[Arena]:
         running_stack(modules=[MODULES], allow_net=[OPEN], extra_env=environment, lease_scale=LEASE_SCALE) as stack,
     ):
         quiet = await new_workspace(stack, "quiet", executions_max=5)
-        await quiet.apply("quiet", QUIET)
+        await quiet.apply("quiet", QUIET, inputSchema=SCHEMA)
         yield Arena(stack, Client(stack), quiet, server, [])
     shutil.rmtree(ledger)
 
