@@ -2,6 +2,7 @@
 
 Each ends by itself, and asserts that it was refused or bounded as it should be. Whether the neighbour keeps its service
 meanwhile is in test_red_team.py. Nothing here leaves this machine: addresses that are not its own must be refused.
+A mutant opens the door that each of them tries (tests/mutants/mutants.py), and then its test must fail.
 """
 
 from __future__ import annotations
@@ -9,30 +10,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
 from aiohttp import web
+from google.protobuf.struct_pb2 import Struct
 
+from services.api.app.authenticator import TRUSTED_SECONDS
 from services.chassis.grpc.errors import remote_error
+from services.chassis.grpc.long_calls import CHECK_SECONDS
+from services.coordinator.core.retry import hand_back_delay
 from services.runner.app.modules.http_request import ANSWER_BYTES_MAX
-from tests.chaos.test_busy_runner import HELD_SECONDS, node
+from tests.chaos.test_busy_runner import node
 from tests.e2e import test_secrets as secrets
 from tests.e2e import test_session_floods as sessions
 from tests.e2e.test_call_floods import CALLS, GET, PARTS, attacking, viewer
+from tests.e2e.test_fair_shares import FLOOD_MAX, SLOW
+from tests.integration.api.test_checking import HOSTILE
+from tests.integration.api.test_checking import SLOW as SLOW_VALUES
+from tests.integration.coordinator.test_hand_backs import refuse, release
 from tests.integration.runner.test_rendering import METHODS
-from tests.support.api import Client
+from tests.support.api import Client, new_workspace
 from tests.support.careless_server import careless_server
-from tests.support.probe import until
+from tests.support.coordinator_stage import StageRunner
+from tests.support.probe import eventually, until
 from tests.support.stack import Stack
 from tests.unit.definition.test_words import CALLS as TEMPLATES_THAT_CALL
 from tests.unit.runner.test_egress import METADATA, PRIVATE, PRIVATE_V6, forms_of
-from windlass.api.v1 import executions_pb2, resources_pb2, workspaces_pb2
+from windlass.api.v1 import executions_pb2, workspaces_pb2
+from windlass.api.v1.resources_pb2 import Execution, Run
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
-Execution = resources_pb2.Execution
 SERVICES = ("api", "dispatcher", "coordinator", "runner")
 # The only network that the operator has opened, and an address of this machine outside of it.
 OPEN, HIDDEN = "127.0.0.1", "127.0.0.2"
@@ -40,13 +51,25 @@ OPEN, HIDDEN = "127.0.0.1", "127.0.0.2"
 ODD_FORMS = ("2130706434", "0x7f000002", "0177.0.0.2", "127.2", "127.0.2", "0x7f.0.0.2", "①②⑦.⓪.⓪.②")
 CREDENTIALS = {"Authorization": "Bearer canary-1", "X-Api-Key": "canary-2", "Cookie": "session=canary-3"}
 ATTACK_SECONDS_MAX = 90.0
-SLOW_TEXT = b"ab-cde" * 270_000
+# Shorter terms would be lost to a busy machine, and not to an attack.
+LEASE_SCALE = 0.3
+# Executions of the quiet workspace that have to end well in each attack, however soon it is over.
+SERVED_MIN = 20
+# The promised time in which calls end when their key is revoked.
+REVOKED_SECONDS_MAX = 5
+# Each of its letters is put into the text before it, so the time to decode it grows with the square of its length.
+SLOW_TEXT = b"ab-" + b"cde" * 540_000
 # Many small values: parsed, each takes many times its size.
 LARGE_JSON = b"[" + b",".join([b"{}"] * ((ANSWER_BYTES_MAX - 2) // 3)) + b"]"
 READERS = 6
 WATCHES = 40
 ATTACHES = 50
-BLOCKS = 3
+# Longer than a silent runner would keep its leases.
+HELD_SECONDS = 25 * LEASE_SCALE
+DELAYS, SLOW_TEMPLATES = 40, 60
+# Each node is handed back so often, which takes a runner 2 s.
+HANDED_BACK, HAND_BACKS = 20, 4
+CALLERS = 20
 
 
 class HostileServer(NamedTuple):
@@ -66,6 +89,13 @@ class Arena(NamedTuple):
     hostile: Client
     quiet: Client
     server: HostileServer
+    # The executions of the quiet workspace that have ended well.
+    served: list[str]
+
+    async def serves_on(self) -> None:
+        """Wait until the quiet workspace has been served as often as it has to be."""
+        enough = len(self.served) + SERVED_MIN
+        await until(lambda: len(self.served) >= enough, ATTACK_SECONDS_MAX, "the neighbour to be served")
 
     async def key(self, role: workspaces_pb2.Role.ValueType) -> tuple[str, list[tuple[str, str]]]:
         """The id and the metadata of a new key of the hostile workspace."""
@@ -113,6 +143,7 @@ def requests_of(urls: Mapping[str, str], **config: Any) -> list[dict[str, Any]]:
 
 
 async def opens_calls_without_end(arena: Arena) -> None:
+    """One key of it opens more calls than a server has places, and never finishes a request."""
     metadata = await viewer(arena.stack)
     options: dict[str, Any] = {"calls": CALLS, "connections": 4, "seconds_max": 60.0}
     with attacking("open_calls", arena.stack.member("api").grpc, GET, metadata, **options) as process:
@@ -122,7 +153,7 @@ async def opens_calls_without_end(arena: Arena) -> None:
 
 
 async def sends_parts_of_messages(arena: Arena) -> None:
-    """To each service without a key, and to the api with one."""
+    """It sends the greater part of large requests to each service without a key, and to the api with one."""
     targets: list[tuple[str, str, list[tuple[str, str]]]] = [
         (service, "/grpc.health.v1.Health/Watch", []) for service in SERVICES
     ]
@@ -142,6 +173,7 @@ def private_hosts() -> Iterator[str]:
 
 
 async def calls_private_addresses(arena: Arena) -> None:
+    """Its workflows ask for addresses of private networks in every form of writing them."""
     hosts = list(private_hosts())
     urls = {f"n{number}": f"http://{host}:{arena.server.hidden}/" for number, host in enumerate(hosts)}
     errors = await errors_of(arena, "private", requests_of(urls, timeout="2s"))
@@ -154,6 +186,7 @@ async def calls_private_addresses(arena: Arena) -> None:
 
 
 async def redirects_with_credentials(arena: Arena) -> None:
+    """Its server redirects requests to another origin, which would like their credentials."""
     urls = {f"n{number}": f"http://{OPEN}:{arena.server.home}/go" for number in range(20)}
     assert not await errors_of(arena, "redirects", requests_of(urls, headers=CREDENTIALS))
     heard = arena.server.heard
@@ -166,6 +199,7 @@ async def redirects_with_credentials(arena: Arena) -> None:
 
 
 async def sends_secrets_that_fail(arena: Arena) -> None:
+    """Its server repeats in its answers the secrets that were sent to it."""
     async with careless_server() as port:
         execution = await secrets.fails_with_secrets(arena.hostile, port)
     assert execution.state == Execution.FAILED
@@ -177,12 +211,13 @@ async def sends_secrets_that_fail(arena: Arena) -> None:
 
 
 async def answers_in_a_slow_charset(arena: Arena) -> None:
+    """Its server answers in a charset whose decoder takes minutes."""
     urls = {f"n{number}": f"http://{OPEN}:{arena.server.home}/slow" for number in range(READERS)}
     assert not await errors_of(arena, "slow", requests_of(urls))
 
 
 async def reads_huge_outputs(arena: Arena) -> None:
-    """One node gets all values of one output, which are too many. The other one counts those of all outputs."""
+    """One node gets all values of one output, which are too many, and another counts those of all outputs."""
     urls = {f"n{number}": f"http://{OPEN}:{arena.server.home}/large" for number in range(READERS)}
     reading: dict[str, Any] = {"module": "transform@1"}
     nodes = [
@@ -192,25 +227,29 @@ async def reads_huge_outputs(arena: Arena) -> None:
     ]
     edges = [{"from": id, "to": to} for id in urls for to in ("one", "all")]
     errors = await errors_of(arena, "huge", nodes, edges=edges)
-    assert errors["one"] == "TEMPLATE_ERROR"
+    assert errors.get("one") == "TEMPLATE_ERROR"
     assert errors.keys() <= {"one", "all"}
 
 
 async def calls_methods_in_templates(arena: Arena) -> None:
+    """Its templates call functions, and name methods of the data."""
     for template in TEMPLATES_THAT_CALL:
         with_call = [{"id": "a", "module": "transform@1", "inputs": {"x": template}}]
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await arena.hostile.apply("calls", with_call)
         assert remote_error(refused.value).reason == "INVALID_DEFINITION"
     nodes = [
-        {"id": f"n{number}", "module": "transform@1", "inputs": {"x": f"{{{{ input.{name} }}}}"}}
+        {"id": f"n{number}", "module": "transform@1", "inputs": {"x": f"{{{{ input.{name}|default(1) }}}}"}}
         for number, name in enumerate(METHODS)
     ]
-    assert len(await errors_of(arena, "methods", nodes)) == len(METHODS)
+    assert not await errors_of(arena, "methods", nodes)
 
 
 async def watches_after_its_key_is_revoked(arena: Arena) -> None:
-    await arena.hostile.apply("long", [{"id": "a", "module": "sleep@1", "config": {"duration": "1h"}}])
+    """Its watches go on when their key is revoked, until the api looks at the key again."""
+    assert CHECK_SECONDS + TRUSTED_SECONDS < REVOKED_SECONDS_MAX
+    for name, duration in (("long", "1h"), ("term", f"{REVOKED_SECONDS_MAX}s")):
+        await arena.hostile.apply(name, [{"id": "a", "module": "sleep@1", "config": {"duration": duration}}])
     execution = await arena.hostile.start("long")
     key_id, metadata = await arena.key(workspaces_pb2.VIEWER)
     request = executions_pb2.WatchExecutionRequest(execution_id=execution.id)
@@ -224,18 +263,22 @@ async def watches_after_its_key_is_revoked(arena: Arena) -> None:
         workspaces_pb2.RevokeApiKeyRequest(key_id=key_id), metadata=arena.hostile.metadata
     )
 
-    async def ended(watch: Any) -> None:
-        while await watch.read() is not grpc.aio.EOF:
-            pass
+    async def code(watch: Any) -> grpc.StatusCode:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while await watch.read() is not grpc.aio.EOF:
+                pass
+        return await watch.code()  # type: ignore[no-any-return]
 
-    ends = await asyncio.gather(*map(ended, watches), return_exceptions=True)
-    assert all(isinstance(each, grpc.aio.AioRpcError) for each in ends)
-    assert {await watch.code() for watch in watches} == {grpc.StatusCode.UNAUTHENTICATED}
+    ends = [asyncio.create_task(code(watch)) for watch in watches]
+    # The engine itself measures the term. It begins after the revocation.
+    assert (await arena.hostile.run("term")).state == Execution.SUCCESS
+    assert all(end.done() for end in ends)
+    assert {end.result() for end in ends} == {grpc.StatusCode.UNAUTHENTICATED}
     await arena.hostile.cancel(execution.id)
 
 
 async def attaches_as_another_runner(arena: Arena) -> None:
-    """Under the instance of the stack's own runner, with a key that may attach runners."""
+    """It attaches under the instance of the stack's own runner, with a key that may attach runners."""
     _, metadata = await arena.key(workspaces_pb2.RUNNER)
     target = sessions.HOPS["coordinator"].on(arena.stack)._replace(metadata=metadata)
     find = f"SELECT instance_id FROM {target.hop.table} WHERE state = 'LIVE'"
@@ -248,10 +291,133 @@ async def attaches_as_another_runner(arena: Arena) -> None:
 
 
 async def blocks_the_event_loop(arena: Arena) -> None:
-    """The runner goes on to beat, so that no run of anybody is lost."""
+    """Its module blocks the event loop of async modules for longer than leases of a silent runner live."""
     await arena.hostile.apply("blocks", node("ledger.hold@1", HELD_SECONDS))
-    for _ in range(BLOCKS):
-        assert (await arena.hostile.run("blocks")).state == Execution.SUCCESS
+    assert (await arena.hostile.run("blocks")).state == Execution.SUCCESS
+
+
+async def fills_all_places(arena: Arena) -> None:
+    """It has more delays of an hour than the runner has places."""
+    nodes = [{"module": "delay@1", "config": {"duration": "1h"}}] * DELAYS
+    await goes_on(arena, "delays", nodes, Run.RUNNING, FLOOD_MAX)
+
+
+async def renders_slow_templates(arena: Arena) -> None:
+    """Each of its templates takes more CPU time than a child may use."""
+    nodes = [{"module": "transform@1", "inputs": {"x": SLOW}}] * SLOW_TEMPLATES
+    await goes_on(arena, "slow-templates", nodes, Run.FAILED, 1, input={"long": "a" * 200_000})
+
+
+async def goes_on(arena: Arena, name: str, nodes: list[dict[str, Any]], state: int, count: int, **fields: Any) -> None:
+    """Serve the neighbour from when so many runs of these nodes are in the state, and until all is cancelled."""
+    await arena.hostile.apply(name, [{"id": f"n{number}", **node} for number, node in enumerate(nodes)])
+    execution = await arena.hostile.start(name, **fields)
+
+    async def is_in_full_course() -> bool:
+        runs = await arena.hostile.runs_of(execution.id)
+        return sum(run.state == state for run in runs) >= count
+
+    await eventually(is_in_full_course, ATTACK_SECONDS_MAX, name)
+    await arena.serves_on()
+    assert (await arena.hostile.get(execution.id)).state == Execution.RUNNING
+    await arena.hostile.cancel(execution.id)
+    await arena.hostile.end_of(execution.id)
+
+
+async def hands_back_all_grants(arena: Arena) -> None:
+    """Its own runner refuses or releases whatever it is granted, at once."""
+    module, hand_backs = "attack.none@1", cycle((refuse, release))
+    nodes = [{"id": f"n{number}", "module": module} for number in range(HANDED_BACK)]
+    await arena.hostile.apply("hand-backs", nodes)
+    async with own_runner(arena, module) as runner:
+        runner.work = lambda grant: next(hand_backs)(runner, grant)
+        execution = await arena.hostile.start("hand-backs")
+        await until(lambda: len(runner.grants) >= HANDED_BACK * HAND_BACKS, ATTACK_SECONDS_MAX, "the hand-backs")
+        await arena.hostile.cancel(execution.id)
+        ended = await arena.hostile.end_of(execution.id)
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for run in await arena.hostile.runs_of(execution.id):
+        runs[run.node].append(run)
+    for of_node in runs.values():
+        of_node.sort(key=lambda run: run.create_time.ToMicroseconds())
+        for number, (before, after) in enumerate(pairwise(of_node), 1):
+            assert after.create_time.ToMicroseconds() - before.end_time.ToMicroseconds() >= hand_back_delay(number)
+    # Two events for each run, and those of the execution.
+    assert ended.last_seq <= 2 * sum(map(len, runs.values())) + 10
+
+
+@contextlib.asynccontextmanager
+async def own_runner(arena: Arena, module: str) -> AsyncIterator[StageRunner]:
+    """A runner of the hostile workspace, which alone has this module."""
+    _, metadata = await arena.key(workspaces_pb2.RUNNER)
+    runner = StageRunner(
+        "hostile",
+        lambda _: arena.stack.channel("coordinator"),
+        modules=[module],
+        metadata=tuple(metadata),
+        lease_scale=LEASE_SCALE,
+    )
+    runner.attach(arena.stack.member("coordinator").grpc)
+    serving = asyncio.create_task(runner.holder.run(runner.addresses.changes()))
+    try:
+        await until(lambda: runner.holder.sessions_live, ATTACK_SECONDS_MAX, "the runner to attach")
+        yield runner
+    finally:
+        await runner.holder.stop()
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+async def starves_low_priorities(arena: Arena) -> None:
+    """Its starts of priority 5 never end, and one of priority 1 has waited for as long as they may be preferred."""
+    crowd = await new_workspace(arena.stack, "crowd", executions_max=1)
+    await crowd.apply("one", [{"id": "a", "module": "noop@1"}])
+
+    async def is_crowded() -> bool:
+        find = "SELECT count(*) FROM dispatcher.queue WHERE workspace = 'crowd' AND state = 1"
+        ((count,),) = await arena.stack.rows(find)
+        return bool(count >= CALLERS // 2)
+
+    async with over_and_over(lambda: crowd.run("one", priority=5)):
+        await eventually(is_crowded, ATTACK_SECONDS_MAX, "a queue")
+        low = await crowd.start("one", priority=1)
+        age = "UPDATE dispatcher.queue SET enqueue_time = enqueue_time - interval '4 minutes'"
+        assert await arena.stack.rows(f"{age} WHERE execution_id = %s::uuid AND state = 1 RETURNING 1", low.id)
+        assert (await crowd.end_of(low.id)).state == Execution.SUCCESS
+
+
+async def starts_with_slow_inputs(arena: Arena) -> None:
+    """Each of its inputs takes more CPU time to check than a child may use."""
+    await arena.hostile.apply("inputs", [{"id": "a", "module": "noop@1"}], inputSchema={"properties": {"x": HOSTILE}})
+    input_ = Struct()
+    # An input has at most 256 KiB.
+    input_.update({"x": SLOW_VALUES[:50_000]})
+
+    async def start() -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await arena.hostile.start("inputs", input=input_)
+        assert remote_error(refused.value).reason in ("INPUT_MISMATCH", "DEPENDENCY_UNAVAILABLE")
+
+    async with over_and_over(start):
+        await arena.serves_on()
+
+
+@contextlib.asynccontextmanager
+async def over_and_over(call: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
+    """Some callers who call again and again, until the block ends."""
+
+    async def go_on() -> None:
+        while True:
+            await call()
+
+    callers = [asyncio.create_task(go_on()) for _ in range(CALLERS)]
+    try:
+        yield
+    finally:
+        for caller in callers:
+            caller.cancel()
+        ends = await asyncio.gather(*callers, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
 
 
 async def errors_of(arena: Arena, name: str, nodes: list[dict[str, Any]], **more: Any) -> dict[str, str]:
@@ -265,7 +431,7 @@ async def errors_of(arena: Arena, name: str, nodes: list[dict[str, Any]], **more
         pass
     runs = await arena.hostile.runs_of(execution.id)
     assert {run.attempt for run in runs} == {1}
-    return {run.node: run.error.type for run in runs if run.state != resources_pb2.Run.SUCCESS}
+    return {run.node: run.error.type for run in runs if run.state != Run.SUCCESS}
 
 
 ATTACKS: dict[str, Callable[[Arena], Coroutine[Any, Any, None]]] = {
@@ -282,5 +448,10 @@ ATTACKS: dict[str, Callable[[Arena], Coroutine[Any, Any, None]]] = {
         watches_after_its_key_is_revoked,
         attaches_as_another_runner,
         calls_methods_in_templates,
+        fills_all_places,
+        renders_slow_templates,
+        hands_back_all_grants,
+        starves_low_priorities,
+        starts_with_slow_inputs,
     )
 }

@@ -272,6 +272,38 @@ TEMPLATES: Final = [
     ),
 ]
 
+# For each attack of tests/chaos/attacks.py: where the door is that it tries, and how to open it. None of these lets a
+# test call an address that is not of this machine.
+DOORS: Final[dict[str, tuple[str, str, Change]]] = {
+    "opens_calls_without_end": (_CHASSIS, "Shares.take", not_compared("portions")),
+    "sends_parts_of_messages": (_CHASSIS, "Shares.take", not_compared("portions")),
+    "answers_in_a_slow_charset": (_RUNNER, "codec_of", not_compared("codec")),
+    "reads_huge_outputs": (_RUNNER, "read", answered("is_plain_document", "True")),
+    "blocks_the_event_loop": (f"{_RUNNER}/app", "call", answered("call", "_awaited(function, *given)", "module_loop")),
+    "calls_private_addresses": (
+        *(_RUNNER, "Egress.permits"),
+        answered("_is_public", "{arguments}.is_loopback or _is_public({arguments})"),
+    ),
+    "redirects_with_credentials": (_RUNNER, "_Headers.__call__", answered("origin", "1")),
+    "sends_secrets_that_fail": (_RUNNER, "SentSecrets.withheld_from", answered("replace", "{receiver}")),
+    "watches_after_its_key_is_revoked": (_CHASSIS, "LongCalls._check", answered("cancel", "None")),
+    "attaches_as_another_runner": (_CHASSIS, "_OPEN", sql_not_compared("t.opened_by")),
+    "calls_methods_in_templates": (_RUNNER, "_Data.of", answered("needs_guard", "False")),
+    "fills_all_places": (_COORDINATOR, "RunnerScope.reserved", taken_as("self._reserve", "0")),
+    "renders_slow_templates": (_RUNNER, "RenderingChildren.submit", taken_as("workspace", "''")),
+    "hands_back_all_grants": (_COORDINATOR, "_Line.take", answered("is_barred", "False")),
+    "starves_low_priorities": (
+        *(_DISPATCHER, "CLAIM"),
+        sql_replaced("urgent DESC, q.order_time", "urgent DESC, q.priority DESC, q.order_time"),
+    ),
+    "starts_with_slow_inputs": (_API, "FairLine.turn", taken_as("workspace", "''")),
+}
+
+RED_TEAM: Final = [
+    Mutant(f"door_open_to_one_that_{attack}", *door, f"test_a_quiet_workspace_keeps_its_service_beside[{attack}]")
+    for attack, door in DOORS.items()
+]
+
 MUTANTS: Final = [
     *FENCES,
     *ADMISSION,
@@ -283,4 +315,5 @@ MUTANTS: Final = [
     *FILTERS,
     *RETENTION,
     *TEMPLATES,
+    *RED_TEAM,
 ]

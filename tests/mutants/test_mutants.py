@@ -11,22 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.attacks import ATTACKS
 from tests.mutants.changes import mutated
-from tests.mutants.mutants import MUTANTS, Mutant
+from tests.mutants.mutants import DOORS, MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("services", "deploy", "client", "protos", "tests", "pyproject.toml")
-TEST_SECONDS = 60
+TEST_SECONDS = 90
 # pytest's code for a failed test. Any other code is no verdict: no test was found, or the mutant does not import.
 FAILED = 1
 
 
 def found_test(name: str) -> str:
-    """The id under which pytest finds the test of this name."""
+    """The id under which pytest finds the test of this name, which may be that of one case: `name[case]`."""
+    function = name.partition("[")[0]
     found = [
         f"{path.relative_to(ROOT)}::{name}"
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if re.search(rf"^(async )?def {name}\(", path.read_text(), re.MULTILINE)
+        if re.search(rf"^(async )?def {function}\(", path.read_text(), re.MULTILINE)
     ]
     assert len(found) == 1, f"{name} is to be found once: {found}"
     return found[0]
@@ -37,6 +39,10 @@ def test_mutant_finds_its_place_and_its_test(mutant: Mutant) -> None:
     path, text = mutated(ROOT, mutant.folder, mutant.place, mutant.change)
     assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(path.read_text()))
     assert found_test(mutant.killed_by)
+
+
+def test_each_attack_has_a_door_that_a_mutant_opens() -> None:
+    assert DOORS.keys() == ATTACKS.keys()
 
 
 @pytest.fixture(scope="module")
