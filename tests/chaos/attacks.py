@@ -69,7 +69,9 @@ HELD_SECONDS = 25 * LEASE_SCALE
 DELAYS, SLOW_TEMPLATES = 40, 60
 # Each node is handed back so often, which takes a runner 2 s.
 HANDED_BACK, HAND_BACKS = 20, 4
-CALLERS = 20
+STARTERS = 20
+# They keep a child that checks busy for longer than anybody waits for a turn.
+CHECKED = 8
 
 
 class HostileServer(NamedTuple):
@@ -376,9 +378,9 @@ async def starves_low_priorities(arena: Arena) -> None:
     async def is_crowded() -> bool:
         find = "SELECT count(*) FROM dispatcher.queue WHERE workspace = 'crowd' AND state = 1"
         ((count,),) = await arena.stack.rows(find)
-        return bool(count >= CALLERS // 2)
+        return bool(count >= STARTERS // 2)
 
-    async with over_and_over(lambda: crowd.run("one", priority=5)):
+    async with over_and_over(STARTERS, lambda: crowd.run("one", priority=5)):
         await eventually(is_crowded, ATTACK_SECONDS_MAX, "a queue")
         low = await crowd.start("one", priority=1)
         age = "UPDATE dispatcher.queue SET enqueue_time = enqueue_time - interval '4 minutes'"
@@ -398,19 +400,19 @@ async def starts_with_slow_inputs(arena: Arena) -> None:
             await arena.hostile.start("inputs", input=input_)
         assert remote_error(refused.value).reason in ("INPUT_MISMATCH", "DEPENDENCY_UNAVAILABLE")
 
-    async with over_and_over(start):
+    async with over_and_over(CHECKED, start):
         await arena.serves_on()
 
 
 @contextlib.asynccontextmanager
-async def over_and_over(call: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
-    """Some callers who call again and again, until the block ends."""
+async def over_and_over(count: int, call: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
+    """So many callers, who call again and again, until the block ends."""
 
     async def go_on() -> None:
         while True:
             await call()
 
-    callers = [asyncio.create_task(go_on()) for _ in range(CALLERS)]
+    callers = [asyncio.create_task(go_on()) for _ in range(count)]
     try:
         yield
     finally:
