@@ -20,6 +20,7 @@ from aiohttp import web
 from google.protobuf.struct_pb2 import Struct
 
 from services.api.app.authenticator import TRUSTED_SECONDS
+from services.chassis.blobs import BlobRef
 from services.chassis.grpc.errors import remote_error
 from services.chassis.grpc.long_calls import CHECK_SECONDS
 from services.coordinator.core.retry import hand_back_delay
@@ -32,6 +33,7 @@ from tests.e2e.test_fair_shares import FLOOD_MAX, SLOW
 from tests.integration.api.test_checking import HOSTILE
 from tests.integration.api.test_checking import SLOW as SLOW_VALUES
 from tests.integration.coordinator.test_hand_backs import refuse, release
+from tests.integration.coordinator.test_untrue_reports import stored
 from tests.integration.runner.test_rendering import METHODS
 from tests.support.api import Client, new_workspace
 from tests.support.careless_server import careless_server
@@ -41,7 +43,7 @@ from tests.support.stack import Stack
 from tests.unit.definition.test_words import CALLS as TEMPLATES_THAT_CALL
 from tests.unit.runner.test_egress import METADATA, PRIVATE, PRIVATE_V6, forms_of
 from windlass.api.v1 import executions_pb2, workspaces_pb2
-from windlass.api.v1.resources_pb2 import Execution, Run
+from windlass.api.v1.resources_pb2 import Execution, OutputRef, Run
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
 SERVICES = ("api", "dispatcher", "coordinator", "runner")
@@ -348,6 +350,26 @@ async def hands_back_all_grants(arena: Arena) -> None:
     assert ended.last_seq <= 2 * sum(map(len, runs.values())) + 10
 
 
+async def reports_outputs_that_it_has_not(arena: Arena) -> None:
+    """Its own runner reports an output of the neighbour, an invented one, and one of its own as empty."""
+
+    async def kept(client: Client) -> OutputRef:
+        await client.apply("kept", requests_of({"a": f"http://{OPEN}:{arena.server.home}/slow"}))
+        (run,) = await client.runs_of((await client.run("kept")).id)
+        return run.output_ref
+
+    own, foreign, module, sha256 = await kept(arena.hostile), await kept(arena.quiet), "attack.keep@1", "ab" * 32
+    untrue = {
+        "foreign": (foreign.key, foreign.sha256, foreign.size_bytes),
+        "invented": (own.key.replace(own.sha256, sha256), sha256, own.size_bytes),
+        "empty": (own.key, own.sha256, 0),
+    }
+    async with own_runner(arena, module) as runner:
+        runner.work = lambda grant: runner.report(grant, stored(BlobRef(*untrue[grant.node])))
+        errors = await errors_of(arena, "untrue", [{"id": id, "module": module} for id in untrue])
+    assert errors == dict.fromkeys(untrue, "OUTPUT_REF_INVALID")
+
+
 @contextlib.asynccontextmanager
 async def own_runner(arena: Arena, module: str) -> AsyncIterator[StageRunner]:
     """A runner of the hostile workspace, which alone has this module."""
@@ -453,6 +475,7 @@ ATTACKS: dict[str, Callable[[Arena], Coroutine[Any, Any, None]]] = {
         fills_all_places,
         renders_slow_templates,
         hands_back_all_grants,
+        reports_outputs_that_it_has_not,
         starves_low_priorities,
         starts_with_slow_inputs,
     )

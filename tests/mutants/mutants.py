@@ -292,6 +292,7 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "fills_all_places": (_COORDINATOR, "RunnerScope.reserved", taken_as("self._reserve", "0")),
     "renders_slow_templates": (_RUNNER, "RenderingChildren.submit", taken_as("workspace", "''")),
     "hands_back_all_grants": (_COORDINATOR, "_Line.take", answered("is_barred", "False")),
+    "reports_outputs_that_it_has_not": (_COORDINATOR, "_is_own", answered("is_blob_of", "True")),
     "starves_low_priorities": (
         *(_DISPATCHER, "CLAIM"),
         sql_replaced("urgent DESC, q.order_time", "urgent DESC, q.priority DESC, q.order_time"),
