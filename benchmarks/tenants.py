@@ -28,7 +28,8 @@ QUIET: dict[str, Any] = {
     "nodes": [{"id": "a", "module": "noop@1"}, {"id": "b", "module": "transform@1", "inputs": {"x": "{{ input }}"}}],
     "edges": [{"from": "a", "to": "b"}],
 }
-PAUSE_SECONDS = 0.02
+# Between two executions of the quiet one.
+PAUSE_SECONDS = 0.2
 # Until each of 49 tenants has had its turn.
 SETTLE_SECONDS = 30.0
 # Until nothing of a cancelled load is left.
@@ -106,8 +107,8 @@ async def waves(loud: Sequence[Client]) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def short_delays_of_many(loud: Sequence[Client]) -> AsyncIterator[None]:
-    """49 tenants: 5 delays of 2 s each, again and again. Together they want six times the places that there are."""
-    async with repeated(loud, delays(5, "2s")):
+    """49 tenants: a delay of 2 s each, again and again. Together they want five times the places that there are."""
+    async with repeated(loud, delays(1, "2s")):
         yield
 
 

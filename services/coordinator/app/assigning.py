@@ -10,7 +10,9 @@ one after another instead of all at the end.
 
 Each place of a runner goes to the workspace that holds the fewest places there for its weight, and among equals to the
 one that has used runners least in the last seconds. Running work is not taken back, so some places of every runner are
-a reserve: they go only to workspaces that hold none there and have used runners little in the last seconds.
+a reserve: they go only to workspaces that hold none there and have used runners little in the last seconds. Half of
+the reserve is for runs that will be short, as the workspace's last one of that module was. So fifty workspaces that
+each begin a long run do not take all of it.
 
 Work that a runner has handed back is not granted to that runner for a while (core/retry.py), but to any other.
 
@@ -71,6 +73,16 @@ class _Turn(NamedTuple):
     # The load of one place: less for a workspace with more weight.
     of_one: float
     workspace: str
+
+
+class _Share(NamedTuple):
+    """What a runner may take of a line."""
+
+    line: _Line
+    # The number of its works that count as quick.
+    quick: int = 0
+    # It will probably be short.
+    is_short: bool = False
 
 
 Queue: TypeAlias = "OrderedDict[OwnedExecution, Instant]"
@@ -251,10 +263,10 @@ class _Room:
         # The other places are in the hands of other coordinators. The credit may be for more than there are places.
         own = min(self._credit + held.total(), session.attach.capacity)
         self._reserve = session.data.reserved(own)
-        # How much slow work may still be granted. It does not count for workspaces that hold nothing.
+        # How much slow work may still be granted. Workspaces that hold nothing may have half of the reserve besides.
         self._slow_room = own - self._reserve - slow
-        # The lines that the runner can serve, by workspace. Each with the number of its works that count as quick.
-        self._lines: dict[str, list[tuple[_Line, int]]] = {}
+        # The lines that the runner can serve, by workspace.
+        self._lines: dict[str, list[_Share]] = {}
         # A heap of workspaces by their load.
         self._turns: list[_Turn] = []
         for number, line in enumerate(lines):
@@ -264,8 +276,12 @@ class _Room:
                     load, spent = held[workspace] / line.weight, places.spent(workspace, now) / line.weight
                     self._turns.append(_Turn(load, spent, number, 1 / line.weight, workspace))
                 known = uses.get((workspace, module))
-                quick = 0 if known is None else known.ended_lately(now) - known.held
-                self._lines.setdefault(workspace, []).append((line, quick))
+                share = (
+                    _Share(line)
+                    if known is None
+                    else _Share(line, known.ended_lately(now) - known.held, known.is_short)
+                )
+                self._lines.setdefault(workspace, []).append(share)
         heapify(self._turns)
 
     def take(self, now: Instant) -> _Waiting | None:
@@ -275,7 +291,7 @@ class _Room:
             may_use_reserve = not load and spent <= _LIGHT
             if self._credit <= self._reserve and not may_use_reserve:
                 return None
-            found = self._next_of(workspace, now, may_be_slow=may_use_reserve or self._slow_room > 0)
+            found = self._next_of(workspace, now, may_use_reserve=may_use_reserve)
             if found is None:
                 heappop(self._turns)
                 continue
@@ -285,14 +301,15 @@ class _Room:
             return found
         return None
 
-    def _next_of(self, workspace: str, now: Instant, *, may_be_slow: bool) -> _Waiting | None:
+    def _next_of(self, workspace: str, now: Instant, *, may_use_reserve: bool) -> _Waiting | None:
         lines = self._lines[workspace]
+        slow_room = self._slow_room + (self._reserve - self._reserve // 2 if may_use_reserve else 0)
         while lines:
-            line, quick = lines[0]
-            if quick > 0 or may_be_slow:
+            line, quick, is_short = lines[0]
+            if quick > 0 or slow_room > 0 or (may_use_reserve and is_short):
                 found = line.take(self._instance_id, now)
                 if found is not None:
-                    lines[0] = line, quick - 1
+                    lines[0] = _Share(line, quick - 1, is_short)
                     self._slow_room -= quick <= 0
                     return found
             del lines[0]

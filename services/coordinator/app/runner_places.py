@@ -39,15 +39,18 @@ _IDLE_MAX: Final = 100
 class Use:
     """The use that one workspace makes of one runner with one module."""
 
-    __slots__ = ("_ended", "_ended_before", "_slot", "held")
+    __slots__ = ("_ended", "_ended_before", "_slot", "held", "is_short")
 
     def __init__(self) -> None:
         self.held = 0
+        # The last run was short.
+        self.is_short = False
         self._slot = self._ended = self._ended_before = 0
 
-    def end_one(self, took: Span, now: Instant) -> None:
+    def end_one(self, now: Instant, *, is_short: bool) -> None:
         self.held -= 1
-        if took < _SHORT:
+        self.is_short = is_short
+        if is_short:
             self._turn_to(now)
             self._ended += 1
 
@@ -89,8 +92,10 @@ class RunnerPlaces:
             run = live.get(number)
             if run is None:
                 if number in places:
-                    took = _time_taken(execution.runs[number - 1], now)
-                    places.pop(number).end_one(took, now)
+                    ended = execution.runs[number - 1]
+                    took = _time_taken(ended, now)
+                    # A later attempt may have done only what was left.
+                    places.pop(number).end_one(now, is_short=took < _SHORT and ended.attempt <= 1)
                     self._spend(execution.origin.workspace, took, now)
             elif number not in places and run.instance_id:
                 key = execution.origin.workspace, run.work.node.runner_module

@@ -241,9 +241,36 @@ def test_one_workspace_leaves_the_reserve_to_those_who_hold_nothing() -> None:
     assert shop.give() == {"flood": 8}
     shop.enter(owned("first", 3, "first"))
     assert shop.give() == {"first": 1}, "the second place of the reserve is for somebody else"
-    shop.enter(owned("second", 3, "second"))
-    assert shop.give() == {"second": 1}
-    assert session.credit == 0
+    assert session.credit == 1
+
+
+@pytest.mark.parametrize(
+    ("lived", "attempts", "given"),
+    [(10_000, 1, {"second": 1}), (2_000_000, 1, {}), (10_000, 2, {})],
+    ids=["short", "long", "short, but the rest of a long one"],
+)
+def test_half_of_the_reserve_is_for_those_whose_last_run_was_short(
+    lived: int, attempts: int, given: dict[str, int]
+) -> None:
+    session = Session("one", PLACES, reserve=0.2)
+    shop = Shop(session)
+    before = owned("before", 1, "second")
+    shop.enter(before)
+    assert before.execution is not None
+    for attempt in range(1, attempts + 1):
+        assert shop.give() == {"second": 1}
+        shop.now += lived
+        if attempt < attempts:
+            hand_back(shop, before, session)
+            shop.now += 1_000_000
+    shop.end(session, before, count=1)
+    shop.now += 1_000_000
+    for name in ("flood", "first"):
+        shop.enter(owned(name, 40, name))
+        shop.give()
+    assert shop.held(session) == {"flood": 8, "first": 1}
+    shop.enter(owned("again", 3, "second"))
+    assert shop.give() == given
 
 
 @pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 1), (4, 3), (10, 8), (100, 80)])
@@ -302,6 +329,11 @@ def test_what_nobody_else_wants_may_be_had() -> None:
 def test_credit_beyond_the_places_is_for_those_whose_runs_are_short(lived: int, more: int) -> None:
     session = Session("one", PLACES, reserve=0.2)
     shop = Shop(session)
+    before = owned("before", 1, "quiet")
+    shop.enter(before)
+    assert shop.give() == {"quiet": 1}
+    shop.now += 10_000
+    shop.end(session, before, count=1)
     flood = owned("flood", 40, "flood")
     shop.enter(flood)
     assert shop.give() == {"flood": 8}
