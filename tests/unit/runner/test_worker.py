@@ -159,7 +159,7 @@ async def test_a_long_run_that_can_go_on_elsewhere_gives_way_to_work_that_waits(
 
     @bench.registry.declare("test.waits@1")
     async def waits(_ctx: Context, _inputs: Any, _config: Any) -> None:
-        await asyncio.sleep(3_600)
+        await asyncio.Event().wait()
 
     bench.worker.take([a_job("test.scans@1", 1), a_job("test.waits@1", 2)])
     await begun.wait()
