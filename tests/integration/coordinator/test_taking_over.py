@@ -274,7 +274,12 @@ async def test_an_absent_database_loses_nothing_and_redoes_nothing(
     await eventually(lambda: len(on_stage.dispatcher.finished) == 3, seconds=30)
     assert len(runner.grants) == 6
     for order in orders:
-        assert await story_of(tables, order.lease.lease_id) == PLAIN
+        story = await story_of(tables, order.lease.lease_id)
+        # A grant may have met the end of the runner's stream. The runner never saw it, and it was granted again.
+        unseen = ["RunLeased", "RunReleased"]
+        if (place := next((i for i in range(len(story)) if story[i : i + 2] == unseen), None)) is not None:
+            del story[place : place + 2]
+        assert story == PLAIN
 
 
 async def test_a_result_on_its_way_by_the_mailbox_is_awaited(on_stage: Stage, tables: Database) -> None:
