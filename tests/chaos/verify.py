@@ -34,7 +34,8 @@ async def verify(stack: Stack, shown: set[str] = SHOWN) -> None:
 
 async def verify_history(stack: Stack, load: Load, history: History, *also: str) -> None:
     """Check that nothing is lost or done again, that the stack still works, and that its rows keep the promises."""
-    assert not faults_of(history)
+    faults = faults_of(history)
+    assert not faults, faults
     assert all(cases(history).values()), cases(history)
     await load.final(await load.start("chaos-row"))
     await verify_under_load(stack, load, *also)

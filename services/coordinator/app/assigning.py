@@ -14,7 +14,8 @@ a reserve: they go only to workspaces that hold none there and have used runners
 the reserve is for runs that will be short, as the workspace's last one of that module was. So fifty workspaces that
 each begin a long run do not take all of it.
 
-Work that a runner has handed back is not granted to that runner for a while (core/retry.py), but to any other.
+Work that a runner has handed back is not granted to that runner for a while (core/retry.py), but to any other. Work
+that a runner has died with goes to any other that has credit.
 
 Credit is reserved before the append and becomes a grant after it. Credit for an append that fails is given back.
 """
@@ -185,33 +186,40 @@ class _Line:
             self.granted_by = Requirement(requirement.workspace, RENDERER, (), is_templated=True)
         self._is_rendering = is_rendering
         self.has_served = False
+        # The runners with credit that can serve it.
+        self.runners = 0
         self._queue = queue
         self._following = following
-        # Works that were passed over, because a runner that came to them had handed them back. None: another took it.
+        # Works that were passed over, because a runner that came to them may not have them yet. None: another took it.
         self._barred: list[_Waiting | None] = []
         # How many of them each runner has come to.
         self._seen: dict[str, int] = {}
         self._works = self._in_order((queue, following) if is_in_turn else (following, queue))
         self._next = next(self._works, None)
 
-    def take(self, instance_id: str, now: Instant) -> _Waiting | None:
+    def take(self, session: ServerSession, now: Instant) -> _Waiting | None:
         """The next work that this runner may have."""
-        if self._barred and (found := self._take_barred(instance_id, now)) is not None:
+        if self._barred and (found := self._take_barred(session, now)) is not None:
             return found
         while (found := self._next) is not None:
             self._next = next(self._works, None)
-            if not found.work.barred or not found.work.is_barred(instance_id, now):
+            if self._may_have(session, found.work, now):
                 self.has_served = True
                 return found
             self._barred.append(found)
-            self._seen[instance_id] = len(self._barred)
+            self._seen[session.instance_id] = len(self._barred)
         return None
 
-    def _take_barred(self, instance_id: str, now: Instant) -> _Waiting | None:
-        for place in range(self._seen.get(instance_id, 0), len(self._barred)):
-            self._seen[instance_id] = place + 1
+    def _may_have(self, session: ServerSession, work: Work, now: Instant) -> bool:
+        if work.barred and work.is_barred(session.instance_id, now):
+            return False
+        return self.runners == 1 or not work.has_died_with(session.attach.holder, now)
+
+    def _take_barred(self, session: ServerSession, now: Instant) -> _Waiting | None:
+        for place in range(self._seen.get(session.instance_id, 0), len(self._barred)):
+            self._seen[session.instance_id] = place + 1
             found = self._barred[place]
-            if found is not None and not found.work.is_barred(instance_id, now):
+            if found is not None and self._may_have(session, found.work, now):
                 self._barred[place] = None
                 self.has_served = True
                 return found
@@ -252,7 +260,6 @@ class _Room:
 
     def __init__(self, session: ServerSession, places: RunnerPlaces, lines: Sequence[_Line], now: Instant) -> None:
         self.session = session
-        self._instance_id = session.instance_id
         self._credit = session.credit
         uses = places.at(session.instance_id)
         held: Counter[str] = Counter()
@@ -272,6 +279,7 @@ class _Room:
         for number, line in enumerate(lines):
             workspace, module = line.requirement.workspace, line.requirement.module
             if session.data.fits(line.granted_by):
+                line.runners += 1
                 if workspace not in self._lines:
                     load, spent = held[workspace] / line.weight, places.spent(workspace, now) / line.weight
                     self._turns.append(_Turn(load, spent, number, 1 / line.weight, workspace))
@@ -307,7 +315,7 @@ class _Room:
         while lines:
             line, quick, is_short = lines[0]
             if quick > 0 or slow_room > 0 or (may_use_reserve and is_short):
-                found = line.take(self._instance_id, now)
+                found = line.take(self.session, now)
                 if found is not None:
                     lines[0] = _Share(line, quick - 1, is_short)
                     self._slow_room -= quick <= 0

@@ -23,6 +23,9 @@ from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass
 
 # After the deaths of this many runner instances with the same work, the work fails with POISON and is not tried again.
 DEATHS_MAX = 3
+# After a death, any other runner is given the work first. So a runner that dies again and again, which has the same
+# name in each life, does not make the work of others look like poison.
+DEATH_PAUSE: Span = SECOND
 # Each further hand-back of the same work counts as a failure. With one runner, 100 of them take seven hours.
 HAND_BACKS_MAX = 100
 HAND_BACK_DELAY: Span = SECOND // 4

@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeAlias, assert_never
 
 from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
-from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
+from services.coordinator.core.retry import DEATH_PAUSE, DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.values import (
     Error,
     ExecutionState,
@@ -107,6 +107,12 @@ class Work:
     def is_barred(self, instance_id: str, now: Instant) -> bool:
         """The runner has handed the work back and is not granted it yet."""
         return any(name == instance_id and now < until for name, until in self.barred)
+
+    def has_died_with(self, runner: str, now: Instant) -> bool:
+        """A runner of this name has just gone away with the work."""
+        run = self.run
+        is_after_death = bool(self.dead_instances or self.was_spared)
+        return is_after_death and run is not None and run.runner == runner and now < run.end_time + DEATH_PAUSE
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.runner_places import RunnerPlaces
 from services.coordinator.app.runner_scope import RunnerScope
-from services.coordinator.core.commands import Assign, AssignedRun, Release, ReportSuccess, Start
+from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release, ReportSuccess, Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import Execution
@@ -214,7 +215,7 @@ class Shop:
         for each, given in self.assigner.give(self.now).items():
             execution = each.execution
             assert execution is not None
-            grants = [AssignedRun(work, session.instance_id, "r") for work, session, *_ in given]
+            grants = [AssignedRun(work, session.instance_id, session.attach.holder) for work, session, *_ in given]
             assert handle(execution, Assign(grants), self.now).refusal is None
             self.places.follow(each, execution.live, self.now)
             counts[execution.origin.workspace] += len(given)
@@ -422,3 +423,22 @@ def test_another_runner_is_granted_it_at_once() -> None:
     assert shop.give() == {"w": 1}
     assert two.credit == 0
     assert not shop.assigner.is_idle
+
+
+@pytest.mark.parametrize(("others", "passed", "given"), [(1, 0, 0), (1, 1_000_000, 1), (0, 0, 1)])
+def test_work_that_a_runner_died_with_goes_to_another_that_has_credit(others: int, passed: int, given: int) -> None:
+    first = Session("first life", 5)
+    shop = Shop(first)
+    mine = owned("mine", 1)
+    shop.enter(mine)
+    assert shop.give() == {"w": 1}
+    assert mine.execution is not None
+    handle(mine.execution, LoseRunner("first life"), shop.now)
+    shop.places.follow(mine, [1], shop.now)
+    second = Session("second life", 5)
+    second.attach = replace(second.attach, holder="first life")
+    shop.fleet.sessions[:] = [second, *[Session("other", 5)] * others]
+    shop.enter(mine)
+    shop.now += passed
+    assert shop.give() == {"w": 1}
+    assert 5 - second.credit == given
