@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -35,20 +36,6 @@ async def served_at_last(call: Callable[[], Any]) -> str:
             return ""
 
     return await eventually(receipt, 20, "an answer")
-
-
-async def refused_at_last(call: Callable[[], Any]) -> RemoteError:
-    """Call until the server refuses the call with a reason."""
-
-    async def refusal() -> RemoteError | None:
-        try:
-            await call()
-        except grpc.aio.AioRpcError as failure:
-            error = remote_error(failure)
-            return error if error.reason else None
-        return None
-
-    return await eventually(refusal, 20, "a refusal")
 
 
 async def test_a_caller_that_is_allowed_is_served_and_known(counter: Counter) -> None:
@@ -244,14 +231,24 @@ async def test_one_address_has_half_of_the_calls_without_a_key_and_no_more(shop:
     guard, limits = Guard(dict.fromkeys(SHOP_METHODS, anyone())), ServerLimits(open_calls_max=20)
     async with open_shop(shop, guard, limits=limits) as counter:
         stub = counter.stub()
-        slow = [stub.Buy(counter.order("slow"), timeout=60) for _ in range(10)]
-        refusal = await refused_at_last(lambda: stub.Buy(counter.order(), timeout=20))
+
+        async def opened() -> Any:
+            """A call that the server has begun."""
+            call = stub.Chat(timeout=60)
+            with contextlib.suppress(asyncio.InvalidStateError):  # it may be refused already
+                await call.write(counter.order("boots"))
+            return SimpleNamespace(call=call, receipt=(await call.read()).receipt)
+
+        open_calls = [await opened() for _ in range(10)]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await opened()
+        refusal = remote_error(refused.value)
         assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "OPEN_CALLS_EXCEEDED")
         assert [each.receipt async for each in stub.Follow(counter.order(pairs=1))] == ["0"], "each method has its own"
-        slow[0].cancel()
-        assert await served_at_last(lambda: stub.Buy(counter.order(), timeout=20))
-        for call in slow:
-            call.cancel()
+        open_calls[0].call.cancel()
+        assert await served_at_last(opened) == "boots"
+        for each in open_calls:
+            each.call.cancel()
 
 
 async def test_one_key_leaves_calls_to_others_of_its_workspace_and_a_workspace_to_others(shop: Shop) -> None:
