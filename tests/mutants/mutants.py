@@ -159,7 +159,7 @@ SHARES: Final = [
     ),
     Mutant(
         "work_granted_again_at_once_to_the_runner_that_handed_it_back",
-        *(_COORDINATOR, "_Line.take", answered("is_barred", "False")),
+        *(_COORDINATOR, "_Line._may_have", answered("is_barred", "False")),
         "test_work_is_not_granted_again_at_once_to_the_runner_that_handed_it_back",
     ),
     Mutant(
@@ -291,7 +291,7 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "calls_methods_in_templates": (_RUNNER, "_Data.of", answered("needs_guard", "False")),
     "fills_all_places": (_COORDINATOR, "RunnerScope.reserved", taken_as("self._reserve", "0")),
     "renders_slow_templates": (_RUNNER, "RenderingChildren.submit", taken_as("workspace", "''")),
-    "hands_back_all_grants": (_COORDINATOR, "_Line.take", answered("is_barred", "False")),
+    "hands_back_all_grants": (_COORDINATOR, "_Line._may_have", answered("is_barred", "False")),
     "reports_outputs_that_it_has_not": (_COORDINATOR, "_is_own", answered("is_blob_of", "True")),
     "starves_low_priorities": (
         *(_DISPATCHER, "CLAIM"),
