@@ -1,0 +1,80 @@
+"""Bookkeeping of the graph: edges that resolved, and work that became ready, begins, is passed over or cancelled."""
+
+from services.coordinator.core import events as ev
+from services.coordinator.core.state import Execution, Work, WorkState
+from services.coordinator.core.values import BrokenInvariant, FailureReason, FinalError, WorkKey
+
+# Every step asks for these. To look a member up in its enum takes 45 ns in Python 3.11.
+_TAKEN, _BLOCKED = int(ev.Resolution.TAKEN), int(ev.Resolution.BLOCKED)
+_READY = WorkState.READY
+
+
+def apply_consequences(execution: Execution, work: Work, then: ev.Consequences) -> None:
+    # Without edges: the execution is ending, and nothing follows any more.
+    for edge, resolution in zip(work.node.edges, then.edges, strict=False):
+        target = execution.target_of(edge.target)
+        target.unresolved -= 1
+        if resolution == _TAKEN:
+            target.taken += 1
+        elif resolution == _BLOCKED:
+            target.blocked += 1
+    release_targets(execution, then)
+
+
+def release_targets(execution: Execution, then: ev.Consequences) -> None:
+    for key in then.ready:
+        make_ready(execution, execution.work_of(key))
+    for key in then.begun:
+        begin(execution, execution.work_of(key))
+    for key in then.skipped:
+        pass_over(execution, execution.work_of(key), WorkState.SKIPPED)
+    for key in then.blocked:
+        pass_over(execution, execution.work_of(key), WorkState.BLOCKED)
+
+
+def make_ready(execution: Execution, work: Work) -> None:
+    work.state = _READY
+    execution.ready[work] = None
+
+
+def begin(execution: Execution, work: Work) -> None:
+    work.state = WorkState.BEGUN
+    execution.to_begin.append(work)
+
+
+def pass_over(execution: Execution, work: Work, state: WorkState) -> None:
+    work.state = state
+    execution.passed_over.append(work)
+
+
+def passed_over(execution: Execution, key: WorkKey) -> Work:
+    work = execution.passed_over.popleft()
+    if work.key != key:
+        raise BrokenInvariant(f"{key} is passed over before {work.key}")
+    return work
+
+
+def cancel(execution: Execution, work: Work) -> None:
+    """No run of the work is live."""
+    match work.state:
+        case WorkState.READY:
+            del execution.ready[work]
+        case WorkState.BACKOFF:
+            del execution.backoffs[work.key]
+            work.timer = 0
+        case WorkState.BEGUN:
+            # The keys have the order of the queue, so each is found at its head.
+            execution.to_begin.remove(work)
+        case _:
+            raise BrokenInvariant(f"{work.key} is {work.state.value} and cannot be cancelled")
+    work.state = WorkState.CANCELLED
+
+
+def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> None:
+    if event.reason is FailureReason.STOPPED:
+        work.state = WorkState.CANCELLED
+        return
+    work.state = WorkState.FAILED
+    if not event.is_handled and execution.first_failure is None:
+        execution.first_failure = FinalError(work.node.id, event.error.type, event.error.message)
+    apply_consequences(execution, work, event.then)

@@ -1,0 +1,40 @@
+"""Bookkeeping of the execution as a whole: it starts, is told to end, and ends."""
+
+from services.coordinator.core import events as ev
+from services.coordinator.core.fold.graph import cancel, passed_over, release_targets
+from services.coordinator.core.fold.timers import set_timer
+from services.coordinator.core.state import Execution, ReportFinished, Stop, TimerKind
+from services.coordinator.core.values import BrokenInvariant
+
+
+def execution_started(execution: Execution, event: ev.ExecutionStarted) -> None:
+    execution.epoch = event.epoch
+    execution.holder = event.holder
+    execution.origin = event.origin
+    execution.grant_time = event.grant_time
+    execution.start_time = event.time
+    execution.retry = event.retry
+    if event.deadline_time:
+        execution.deadline = event.deadline_time
+        set_timer(execution, event.deadline_time, TimerKind.DEADLINE)
+    release_targets(execution, event.then)
+
+
+def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
+    execution.stop = Stop(event.outcome, event.error)
+    set_timer(execution, event.answer_by_time, TimerKind.ANSWER)
+    for key in event.cancelled:
+        cancel(execution, execution.work[key])
+    for key in event.passed_over:
+        passed_over(execution, key)
+
+
+def execution_finished(execution: Execution, event: ev.ExecutionFinished) -> None:
+    if execution.is_going:
+        raise BrokenInvariant("finished with work under way")
+    execution.final_state = event.state
+    execution.output = event.output
+    execution.error = event.error
+    execution.end_time = event.time
+    execution.timers.clear()
+    execution.obligations.append(ReportFinished(event.state))
