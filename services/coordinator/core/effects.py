@@ -79,6 +79,9 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.WaitEnded()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.ExecutionPaused()
+            | ev.ExecutionResumed()
+            | ev.CommandRefused()
         ):
             return ()
         case _:
