@@ -9,13 +9,7 @@ exists is never written again, so a story may follow the code while its journal 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
-from services.coordinator.core.commands import (
-    FinishLoop,
-    ReportProgress,
-    ReportStarted,
-    ReportStopped,
-    ReportSuccess,
-)
+from services.coordinator.core.commands import FinishLoop, ReportProgress, ReportStarted, ReportStopped, ReportSuccess
 from services.coordinator.core.events import Event
 from services.coordinator.core.values import ErrorClass, OutputRef, ReleaseReason, WorkKey
 from services.coordinator.store.codec import encode_event, seal
@@ -143,6 +137,21 @@ def _repeat(story: Story) -> None:
     story.wake()
 
 
+def _paused(story: Story) -> None:
+    story.start()
+    story.assign("a")
+    story.pause()
+    story.fail("a", ErrorClass.TRANSIENT)
+    story.resume("resume1")
+    story.resume("resume2")
+    story.wake()
+    story.assign("a")
+    story.pause("pause2")
+    story.succeed("a")
+    story.resume("resume3")
+    story.wake()
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -213,6 +222,13 @@ STORIES = {
     "join": Scene(
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
+    ),
+    "paused": Scene(
+        {
+            "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],
+            "edges": chain("a", "s"),
+        },
+        _paused,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "sleep": Scene(

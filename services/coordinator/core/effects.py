@@ -96,6 +96,9 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.LoopContinued()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.ExecutionPaused()
+            | ev.ExecutionResumed()
+            | ev.CommandRefused()
         ):
             return ()
         case _:
