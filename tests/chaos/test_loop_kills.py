@@ -1,4 +1,4 @@
-"""A loop goes on through the deaths of its coordinators and its runners: no item is done again, and the order is kept."""
+"""A loop goes on through the deaths of its coordinators and its runners: no item is done again, the order is kept."""
 
 from pathlib import Path
 

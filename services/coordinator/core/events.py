@@ -317,7 +317,7 @@ class LoopGathered(RunEvent):
 
 
 @dataclass(slots=True)
-class LoopEnded(RunEvent):
+class LoopClosed(RunEvent):
     """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
     that is stopped."""
 
@@ -410,5 +410,5 @@ _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-_OfLoop: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopEnded
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop
+LoopEvent: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | LoopEvent
