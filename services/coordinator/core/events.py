@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
+    DeadLetterResolution,
     Error,
     ExecutionState,
     FailureReason,
@@ -35,6 +36,8 @@ class WaitKind(StrEnum):
 
     TIMER = "TIMER"
     SIGNAL = "SIGNAL"
+    # The work has failed for good, and a person decides what becomes of it.
+    PERSON = "PERSON"
 
 
 class WaitOutcome(StrEnum):
@@ -206,6 +209,8 @@ class RunFailed(RunEvent):
     # False: the coordinator decided so itself (no word from the runner after the node's timeout) and tells it to stop.
     is_reported: bool
     then: Consequences
+    # The work failed, and waits for a person. A WaitStarted follows.
+    is_held: bool = False
 
 
 @dataclass(slots=True)
@@ -219,6 +224,8 @@ class RunLost(RunEvent):
     then: Consequences
     # The run had not begun while another run of the same instance had, so the work is not charged with the death.
     is_spared: bool = False
+    # As in RunFailed.
+    is_held: bool = False
 
 
 @dataclass(slots=True)
@@ -362,6 +369,33 @@ class ExecutionReopened:
 
 
 @dataclass(slots=True)
+class DeadLetterResolved:
+    """A person has decided about work that failed for good. An execution that has ended stays as it is."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    # As in ExecutionReopened.
+    epoch: int
+    holder: str
+    # The run that failed for good.
+    run: int
+    resolution: DeadLetterResolution
+    notes: str
+    # What follows from the failure now, if the work was held for a person and is discarded.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class RunQuarantined(RunEvent):
+    """A person has set the work of this run apart. Its failure follows."""
+
+    message_id: str
+    caller: str
+    notes: str
+
+
+@dataclass(slots=True)
 class CommandRefused:
     """A command of a person did not fit the state, and nothing was changed."""
 
@@ -386,7 +420,8 @@ class ExecutionFinished:
 
 
 _OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
-_OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | ExecutionReopened | CommandRefused
+_OfPause: TypeAlias = ExecutionPaused | ExecutionResumed
+_OfPeople: TypeAlias = _OfPause | ExecutionReopened | DeadLetterResolved | RunQuarantined | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked

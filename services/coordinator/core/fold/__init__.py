@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import graph, lifetime, pausing, reopening, runs, waits
+from services.coordinator.core.fold import dead_letters, graph, lifetime, pausing, reopening, runs, waits
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
@@ -80,6 +80,10 @@ def apply(execution: Execution, event: ev.Event) -> None:
             pausing.execution_resumed(execution, event)
         case ev.ExecutionReopened():
             reopening.execution_reopened(execution, event)
+        case ev.DeadLetterResolved():
+            dead_letters.dead_letter_resolved(execution, event)
+        case ev.RunQuarantined():
+            remember(execution, event.message_id)
         case ev.CommandRefused():
             remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:

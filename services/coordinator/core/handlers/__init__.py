@@ -3,7 +3,7 @@
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
-    reopening   Retry
+    reopening   Retry                            dead_letters   Requeue, MarkFixed, Discard, Quarantine
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -14,7 +14,16 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import leasing, pausing, reopening, reporting, starting, stopping, timing
+from services.coordinator.core.handlers import (
+    dead_letters,
+    leasing,
+    pausing,
+    reopening,
+    reporting,
+    starting,
+    stopping,
+    timing,
+)
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -34,6 +43,10 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,
     commands.Retry: reopening.retry,
+    commands.Requeue: dead_letters.requeue,
+    commands.MarkFixed: dead_letters.mark_fixed,
+    commands.Discard: dead_letters.discard,
+    commands.Quarantine: dead_letters.quarantine,
     commands.Tick: timing.tick,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"
