@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import graph, lifetime, loops, pausing, reopening, runs, waits
+from services.coordinator.core.fold import dead_letters, graph, lifetime, loops, pausing, reopening, runs, waits
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
@@ -63,14 +63,7 @@ def apply(execution: Execution, event: ev.Event) -> None:
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
-        case (
-            ev.ItemsRequested()
-            | ev.ItemsRead()
-            | ev.LoopStarted()
-            | ev.LoopContinued()
-            | ev.LoopGathered()
-            | ev.LoopClosed()
-        ):
+        case ev.LoopEvent():
             loops.apply_to_loop(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
@@ -89,6 +82,10 @@ def apply(execution: Execution, event: ev.Event) -> None:
             pausing.execution_resumed(execution, event)
         case ev.ExecutionReopened():
             reopening.execution_reopened(execution, event)
+        case ev.DeadLetterResolved():
+            dead_letters.dead_letter_resolved(execution, event)
+        case ev.RunQuarantined():
+            remember(execution, event.message_id)
         case ev.CommandRefused():
             remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:

@@ -3,7 +3,8 @@
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
-    reopening   Retry                            storing    StartLoop, FinishLoop
+    reopening   Retry                            dead_letters   Requeue, MarkFixed, Discard, Quarantine
+    storing     StartLoop, FinishLoop
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -15,6 +16,7 @@ from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
 from services.coordinator.core.handlers import (
+    dead_letters,
     leasing,
     pausing,
     reopening,
@@ -43,6 +45,10 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,
     commands.Retry: reopening.retry,
+    commands.Requeue: dead_letters.requeue,
+    commands.MarkFixed: dead_letters.mark_fixed,
+    commands.Discard: dead_letters.discard,
+    commands.Quarantine: dead_letters.quarantine,
     commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
     commands.Tick: timing.tick,
