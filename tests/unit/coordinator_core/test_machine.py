@@ -269,12 +269,11 @@ class Fortune(RuleBasedStateMachine):
             if self.story.execution.ready:
                 self.story.assign()
             for run in list(self.story.execution.live.values()):
-                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, b'{"duration":"1s"}')))
+                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, OUTPUT, "true")))
             for wait in list(self.story.execution.waits.values()):
                 if wait.kind is WaitKind.PERSON:
                     number = wait.work.run.number
                     self.do(lambda number=number: self.story.give(Discard, number, message_id=f"last{number}"))
-                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, OUTPUT, "true")))
             for key in list(self.story.execution.unread):
                 self.do(lambda key=key: self.story.when(StartLoop(key, LIST)))
             for key in list(self.story.execution.unstored):
@@ -288,11 +287,14 @@ class Fortune(RuleBasedStateMachine):
 def _assert_in_order(story, event):
     """The output of a loop over a list has one place for each item, in their order."""
     execution = story.execution
-    items = [work for key, work in execution.work.items() if key[0] == event.key.node and key.iteration]
-    if event.key.iteration or not items or execution.definition.nodes[event.key.node].module != "for_each@1":
+    node, iteration, generation = event.key
+    items = [work for key, work in execution.work.items() if (key.node, key.generation) == (node, generation)]
+    items = [work for work in items if work.loop is not None]
+    has_ended = all(work.state.value in ("SUCCEEDED", "FAILED") for work in items)
+    if iteration or not items or execution.definition.nodes[node].module != "for_each@1":
         return
-    assert all(work.state.value in ("SUCCEEDED", "FAILED") for work in items)
-    if isinstance(event.output, bytes):
+    # A person may have put another output in the place of that of a loop that failed.
+    if has_ended and isinstance(event.output, bytes) and event.output.startswith(b"["):
         in_order = sorted(items, key=lambda work: work.key.iteration)
         assert ["error" in place for place in json.loads(event.output)] == [
             work.state.value == "FAILED" for work in in_order
