@@ -45,6 +45,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/WatchExecution": READ.within(None),
     f"{_EXECUTIONS}/CancelExecution": WRITE,
     f"{_EXECUTIONS}/ListEvents": READ,
+    f"{_EXECUTIONS}/ExplainExecution": READ,
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),

@@ -41,6 +41,7 @@ MEMBERS = {
     "Start": WRITERS,
     "BatchStart": WRITERS,
     "Cancel": WRITERS,
+    "Explain": READERS,
 }
 
 
