@@ -13,6 +13,7 @@ from services.api.app.changes import Changes
 from services.api.app.checking.children import Checkers
 from services.api.app.commands import Commands
 from services.api.app.executions import Executions
+from services.api.app.explanations import Explanations
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
 from services.api.app.startables import Startables
@@ -130,7 +131,10 @@ class ApiService:
             public=settings.public,
         )
         starting = Starting(self._starter, self._executions, self._watches, self._sampler, self._clock)
-        executions = ExecutionServicer(starting, self._executions, self._commands, self._watcher, self._reads)
+        explanations = Explanations(self._executions, self._reads, self._queue)
+        executions = ExecutionServicer(
+            starting, self._executions, self._commands, explanations, self._watcher, self._reads, self._clock
+        )
         workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self._checkers)
         workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)

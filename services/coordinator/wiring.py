@@ -35,7 +35,9 @@ from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.begun_reports import report_begun
 from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
+from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.journal_loader import JournalLoader
+from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.key_checks import check_keys
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.output_checker import OutputChecker
@@ -129,7 +131,7 @@ class CoordinatorService:
 
     def _join_executions(self) -> None:
         """The executions that are owned here, and the parts that bring them what they need."""
-        definitions = CatalogDefinitions(self._replicas)
+        definitions = self._definitions = CatalogDefinitions(self._replicas)
         mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
         self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
         self._executions = self._dispatch.executions = OwnedExecutions(
@@ -163,7 +165,13 @@ class CoordinatorService:
         )
 
     def _join_commits(self) -> None:
-        self._reader = ReadServicer(self._reads, self._runners.modules_for, self._run_outputs.read)
+        walks = JournalWalks(self._reads, self._definitions)
+        explainer = Explainer(
+            walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
+        )
+        self._reader = ReadServicer(
+            self._reads, self._runners.modules_for, self._run_outputs.read, walks=walks, explainer=explainer
+        )
         self._hub = self._dispatch.watchers = WatchHub(self._reads, self._reader, owned=self._executions.by_id.keys)
         after_commit = AfterCommit(
             executions=self._executions,

@@ -308,6 +308,26 @@ class ExecutionReads(Protocol):
         ...
 
 
+class QueuePlaces(Protocol):
+    """Any dispatcher."""
+
+    async def place(self, workspace: str, execution_id: str) -> Any:
+        """The GetQueuePlaceResponse of an execution of this workspace."""
+        ...
+
+
+class PastReads(Protocol):
+    """Any coordinator."""
+
+    async def past(self, execution_id: str, as_of_seq: int) -> ExecutionView | None:
+        """The execution as it was after this event. None: no coordinator has it."""
+        ...
+
+    async def explanation(self, execution_id: str) -> Any:
+        """The Explanation without its text and shares. None: no coordinator has the execution."""
+        ...
+
+
 class Watch(Protocol):
     """The updates of one execution that coordinators send from now on."""
 

@@ -85,6 +85,16 @@ class CoordinatorReads:
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).FindAnswer, request)
         return event_of(response.event) if response.HasField("event") else None
 
+    async def past(self, execution_id: str, as_of_seq: int) -> ExecutionView | None:
+        request = pb.GetPastExecutionRequest(execution_id=execution_id, as_of_seq=as_of_seq)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetPastExecution, request)
+        return execution_of(response.execution) if response.HasField("execution") else None
+
+    async def explanation(self, execution_id: str) -> resources_pb2.Explanation | None:
+        request = pb.ExplainExecutionRequest(execution_id=execution_id)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).ExplainExecution, request)
+        return response.explanation if response.HasField("explanation") else None
+
     async def modules(self, workspace: str) -> AnnouncedModules:
         request = pb.ListModulesRequest(workspace=workspace)
         found = await self._peers.call(lambda channel: ReadServiceStub(channel).ListModules, request)

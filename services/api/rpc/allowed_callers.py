@@ -47,6 +47,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/PauseExecution": WRITE,
     f"{_EXECUTIONS}/ResumeExecution": WRITE,
     f"{_EXECUTIONS}/ListEvents": READ,
+    f"{_EXECUTIONS}/ExplainExecution": READ,
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),

@@ -8,15 +8,18 @@ from typing import Final
 from services.api.app import refusals
 from services.api.app.commands import Commands, NewCommand
 from services.api.app.executions import Executions
+from services.api.app.explanations import Explanations
 from services.api.app.ports import ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
 from services.api.rpc import translate
+from services.api.rpc.explanations import explanation_of
 from services.api.rpc.filter_text import parse
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
 from services.api.rpc.structs import holding
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
+from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import new_trace, note_on_span, present_trace
 from windlass.api.v1 import executions_pb2 as pb
@@ -31,14 +34,18 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         starting: Starting,
         executions: Executions,
         commands: Commands,
+        explanations: Explanations,
         watcher: EventWatcher,
         reads: ExecutionReads,
+        clock: Clock,
     ) -> None:
         self._starting = starting
         self._executions = executions
         self._commands = commands
+        self._explanations = explanations
         self._watcher = watcher
         self._reads = reads
+        self._clock = clock
 
     async def StartExecution(self, request: pb.StartExecutionRequest, context: RpcCall) -> pb.StartExecutionResponse:
         # The guard has continued the caller's trace, or begun one and decided on its sampling.
@@ -56,7 +63,11 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return holding(pb.BatchStartExecutionsResponse, items=items)
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: RpcCall) -> pb.GetExecutionResponse:
-        execution = await self._executions.find(caller().workspace, request.execution_id)
+        workspace, execution_id = caller().workspace, request.execution_id
+        if request.as_of_seq:
+            execution = await self._explanations.as_of(workspace, execution_id, request.as_of_seq)
+        else:
+            execution = await self._executions.find(workspace, execution_id)
         return translate.answer(pb.GetExecutionResponse(), execution)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: RpcCall) -> pb.ListExecutionsResponse:
@@ -109,3 +120,10 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         found = await self._reads.events(request.execution_id, after_seq, page.size + 1, as_of_seq=request.as_of_seq)
         shown, token = page.cut(found, lambda event: str(event.seq), translate.event)
         return holding(pb.ListEventsResponse, events=shown, next_page_token=token)
+
+    async def ExplainExecution(
+        self, request: pb.ExplainExecutionRequest, context: RpcCall
+    ) -> pb.ExplainExecutionResponse:
+        execution, told, place = await self._explanations.of(caller().workspace, request.execution_id)
+        explanation = explanation_of(translate.listed(execution), told, place, self._clock.epoch_ns() // 1_000)
+        return holding(pb.ExplainExecutionResponse, explanation=explanation)

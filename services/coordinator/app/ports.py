@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from services.chassis.lease.frames import Lease
@@ -113,6 +113,15 @@ class RunStandings(Protocol):
 
 # A row maps the names of columns to values in the forms of the core.
 Row = Mapping[str, Any]
+
+
+class StoredEvents(Protocol):
+    async def events(
+        self, execution_id: str, *, after_seq: int, limit: int
+    ) -> Iterable[tuple[str, int, int, Event | object]]:
+        """Execution id, sequence number, epoch and event, from the append that holds the event after `after_seq`, of at
+        most `limit` appends. An event that this version does not know is another object."""
+        ...
 
 
 class RunPage(NamedTuple):

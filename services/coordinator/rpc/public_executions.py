@@ -19,6 +19,8 @@ from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
 from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished
+from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
+from services.coordinator.core.state import Execution, summary
 from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -40,6 +42,13 @@ def execution_record(row: Row) -> pb.ExecutionRecord:
     record = pb.ExecutionRecord()
     fill_execution(record, row)
     return record
+
+
+def past_record(execution: Execution) -> pb.ExecutionRecord:
+    """The execution as it was when this was its state."""
+    row: dict[str, Any] = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+    row["summary"] = summary(execution)._asdict()
+    return execution_record(row)
 
 
 def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:

@@ -22,6 +22,7 @@ from services.dispatcher.core.items import (
     MailboxMessage,
     NewStart,
     QueuedRow,
+    QueuePlace,
     WorkspaceLimits,
 )
 from services.dispatcher.rpc.spans import emit_grant
@@ -180,3 +181,19 @@ def queued_of(row: QueuedRow) -> queue_pb2.Queued:
     if row.failure_time is not None:
         queued.failure_time.FromDatetime(row.failure_time)
     return queued
+
+
+def place_of(place: QueuePlace | None) -> queue_pb2.GetQueuePlaceResponse:
+    if place is None:
+        return queue_pb2.GetQueuePlaceResponse()
+    response = queue_pb2.GetQueuePlaceResponse(
+        state=queue_pb2.Queued.State.ValueType(int(place.state)),
+        ahead=place.ahead,
+        slots_taken=place.slots_taken,
+        slots_max=place.slots_max,
+        holders=place.holders,
+    )
+    response.enqueue_time.FromDatetime(place.enqueue_time)
+    if place.wake_time is not None:
+        response.wake_time.FromDatetime(place.wake_time)
+    return response

@@ -29,7 +29,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from windlass.api.v1 import resources_pb2 as windlass_dot_api_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n windlass/api/v1/executions.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17google/rpc/status.proto\x1a\x1fwindlass/api/v1/resources.proto\"\xb2\x03\n\x15StartExecutionRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07version\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12&\n\x05input\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1c\n\nrequest_id\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12[\n\x06labels\x18\x05 \x03(\x0b\x32\x32.windlass.api.v1.StartExecutionRequest.LabelsEntryB\x17\xbaH\x14\x9a\x01\x11\x10 \"\x06r\x04\x10\x01\x18?*\x05r\x03\x18\xff\x01\x12\x1b\n\x08priority\x18\x06 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\x05(\x00\x12;\n\x07timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0f\xbaH\x0c\xaa\x01\t\"\x05\x08\x80\xe7\x84\x0f*\x00\x12\x36\n\x04wait\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\x90\x1c\x32\x00\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Y\n\x16StartExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"i\n\x1b\x42\x61tchStartExecutionsRequest\x12J\n\x08requests\x18\x01 \x03(\x0b\x32&.windlass.api.v1.StartExecutionRequestB\x10\xbaH\r\x92\x01\n\x08\x01\x10\xe8\x07\"\x03\xd8\x01\x03\"\xd5\x01\n\x1c\x42\x61tchStartExecutionsResponse\x12\x41\n\x05items\x18\x01 \x03(\x0b\x32\x32.windlass.api.v1.BatchStartExecutionsResponse.Item\x1ar\n\x04Item\x12\x39\n\x06result\x18\x01 \x01(\x0b\x32\'.windlass.api.v1.StartExecutionResponseH\x00\x12$\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"6\n\x13GetExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"E\n\x14GetExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\"\x89\x01\n\x15ListExecutionsRequest\x12\x18\n\x06\x66ilter\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \x12\x19\n\x08order_by\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x1d\n\tpage_size\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"a\n\x16ListExecutionsResponse\x12.\n\nexecutions\x18\x01 \x03(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x15WatchExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x1a\n\tafter_seq\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"?\n\x16WatchExecutionResponse\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.windlass.api.v1.Event\"S\n\x16\x43\x61ncelExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x18\n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"H\n\x17\x43\x61ncelExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\"R\n\x15PauseExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x18\n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"G\n\x16PauseExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\"9\n\x16ResumeExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"H\n\x17ResumeExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\"\xa9\x01\n\x11ListEventsRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x1a\n\tafter_seq\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1a\n\tas_of_seq\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"U\n\x12ListEventsResponse\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.windlass.api.v1.Event\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x95\x07\n\x10\x45xecutionService\x12\x61\n\x0eStartExecution\x12&.windlass.api.v1.StartExecutionRequest\x1a\'.windlass.api.v1.StartExecutionResponse\x12s\n\x14\x42\x61tchStartExecutions\x12,.windlass.api.v1.BatchStartExecutionsRequest\x1a-.windlass.api.v1.BatchStartExecutionsResponse\x12[\n\x0cGetExecution\x12$.windlass.api.v1.GetExecutionRequest\x1a%.windlass.api.v1.GetExecutionResponse\x12\x61\n\x0eListExecutions\x12&.windlass.api.v1.ListExecutionsRequest\x1a\'.windlass.api.v1.ListExecutionsResponse\x12\x63\n\x0eWatchExecution\x12&.windlass.api.v1.WatchExecutionRequest\x1a\'.windlass.api.v1.WatchExecutionResponse0\x01\x12\x64\n\x0f\x43\x61ncelExecution\x12\'.windlass.api.v1.CancelExecutionRequest\x1a(.windlass.api.v1.CancelExecutionResponse\x12\x61\n\x0ePauseExecution\x12&.windlass.api.v1.PauseExecutionRequest\x1a\'.windlass.api.v1.PauseExecutionResponse\x12\x64\n\x0fResumeExecution\x12\'.windlass.api.v1.ResumeExecutionRequest\x1a(.windlass.api.v1.ResumeExecutionResponse\x12U\n\nListEvents\x12\".windlass.api.v1.ListEventsRequest\x1a#.windlass.api.v1.ListEventsResponseB\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n windlass/api/v1/executions.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17google/rpc/status.proto\x1a\x1fwindlass/api/v1/resources.proto\"\xb2\x03\n\x15StartExecutionRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07version\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12&\n\x05input\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1c\n\nrequest_id\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12[\n\x06labels\x18\x05 \x03(\x0b\x32\x32.windlass.api.v1.StartExecutionRequest.LabelsEntryB\x17\xbaH\x14\x9a\x01\x11\x10 \"\x06r\x04\x10\x01\x18?*\x05r\x03\x18\xff\x01\x12\x1b\n\x08priority\x18\x06 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\x05(\x00\x12;\n\x07timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0f\xbaH\x0c\xaa\x01\t\"\x05\x08\x80\xe7\x84\x0f*\x00\x12\x36\n\x04wait\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\x90\x1c\x32\x00\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Y\n\x16StartExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"i\n\x1b\x42\x61tchStartExecutionsRequest\x12J\n\x08requests\x18\x01 \x03(\x0b\x32&.windlass.api.v1.StartExecutionRequestB\x10\xbaH\r\x92\x01\n\x08\x01\x10\xe8\x07\"\x03\xd8\x01\x03\"\xd5\x01\n\x1c\x42\x61tchStartExecutionsResponse\x12\x41\n\x05items\x18\x01 \x03(\x0b\x32\x32.windlass.api.v1.BatchStartExecutionsResponse.Item\x1ar\n\x04Item\x12\x39\n\x06result\x18\x01 \x01(\x0b\x32\'.windlass.api.v1.StartExecutionResponseH\x00\x12$\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"R\n\x13GetExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x1a\n\tas_of_seq\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"E\n\x14GetExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\"\x89\x01\n\x15ListExecutionsRequest\x12\x18\n\x06\x66ilter\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \x12\x19\n\x08order_by\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x1d\n\tpage_size\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"a\n\x16ListExecutionsResponse\x12.\n\nexecutions\x18\x01 \x03(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x15WatchExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x1a\n\tafter_seq\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"?\n\x16WatchExecutionResponse\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.windlass.api.v1.Event\"S\n\x16\x43\x61ncelExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x18\n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"H\n\x17\x43\x61ncelExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\"R\n\x15PauseExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x18\n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"G\n\x16PauseExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\"9\n\x16ResumeExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"H\n\x17ResumeExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\"\xa9\x01\n\x11ListEventsRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x1a\n\tafter_seq\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1a\n\tas_of_seq\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"U\n\x12ListEventsResponse\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.windlass.api.v1.Event\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\":\n\x17\x45xplainExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"M\n\x18\x45xplainExecutionResponse\x12\x31\n\x0b\x65xplanation\x18\x01 \x01(\x0b\x32\x1c.windlass.api.v1.Explanation2\xfe\x07\n\x10\x45xecutionService\x12\x61\n\x0eStartExecution\x12&.windlass.api.v1.StartExecutionRequest\x1a\'.windlass.api.v1.StartExecutionResponse\x12s\n\x14\x42\x61tchStartExecutions\x12,.windlass.api.v1.BatchStartExecutionsRequest\x1a-.windlass.api.v1.BatchStartExecutionsResponse\x12[\n\x0cGetExecution\x12$.windlass.api.v1.GetExecutionRequest\x1a%.windlass.api.v1.GetExecutionResponse\x12\x61\n\x0eListExecutions\x12&.windlass.api.v1.ListExecutionsRequest\x1a\'.windlass.api.v1.ListExecutionsResponse\x12\x63\n\x0eWatchExecution\x12&.windlass.api.v1.WatchExecutionRequest\x1a\'.windlass.api.v1.WatchExecutionResponse0\x01\x12\x64\n\x0f\x43\x61ncelExecution\x12\'.windlass.api.v1.CancelExecutionRequest\x1a(.windlass.api.v1.CancelExecutionResponse\x12\x61\n\x0ePauseExecution\x12&.windlass.api.v1.PauseExecutionRequest\x1a\'.windlass.api.v1.PauseExecutionResponse\x12\x64\n\x0fResumeExecution\x12\'.windlass.api.v1.ResumeExecutionRequest\x1a(.windlass.api.v1.ResumeExecutionResponse\x12U\n\nListEvents\x12\".windlass.api.v1.ListEventsRequest\x1a#.windlass.api.v1.ListEventsResponse\x12g\n\x10\x45xplainExecution\x12(.windlass.api.v1.ExplainExecutionRequest\x1a).windlass.api.v1.ExplainExecutionResponseB\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,6 +57,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BATCHSTARTEXECUTIONSREQUEST'].fields_by_name['requests']._serialized_options = b'\272H\r\222\001\n\010\001\020\350\007\"\003\330\001\003'
   _globals['_GETEXECUTIONREQUEST'].fields_by_name['execution_id']._loaded_options = None
   _globals['_GETEXECUTIONREQUEST'].fields_by_name['execution_id']._serialized_options = b'\272H\006r\004\020\001\030@'
+  _globals['_GETEXECUTIONREQUEST'].fields_by_name['as_of_seq']._loaded_options = None
+  _globals['_GETEXECUTIONREQUEST'].fields_by_name['as_of_seq']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_LISTEXECUTIONSREQUEST'].fields_by_name['filter']._loaded_options = None
   _globals['_LISTEXECUTIONSREQUEST'].fields_by_name['filter']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_LISTEXECUTIONSREQUEST'].fields_by_name['order_by']._loaded_options = None
@@ -89,6 +91,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTEVENTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\350\007(\000'
   _globals['_LISTEVENTSREQUEST'].fields_by_name['page_token']._loaded_options = None
   _globals['_LISTEVENTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
+  _globals['_EXPLAINEXECUTIONREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_EXPLAINEXECUTIONREQUEST'].fields_by_name['execution_id']._serialized_options = b'\272H\006r\004\020\001\030@'
   _globals['_STARTEXECUTIONREQUEST']._serialized_start=203
   _globals['_STARTEXECUTIONREQUEST']._serialized_end=637
   _globals['_STARTEXECUTIONREQUEST_LABELSENTRY']._serialized_start=592
@@ -102,33 +106,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BATCHSTARTEXECUTIONSRESPONSE_ITEM']._serialized_start=937
   _globals['_BATCHSTARTEXECUTIONSRESPONSE_ITEM']._serialized_end=1051
   _globals['_GETEXECUTIONREQUEST']._serialized_start=1053
-  _globals['_GETEXECUTIONREQUEST']._serialized_end=1107
-  _globals['_GETEXECUTIONRESPONSE']._serialized_start=1109
-  _globals['_GETEXECUTIONRESPONSE']._serialized_end=1178
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=1181
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=1318
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=1320
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1417
-  _globals['_WATCHEXECUTIONREQUEST']._serialized_start=1419
-  _globals['_WATCHEXECUTIONREQUEST']._serialized_end=1503
-  _globals['_WATCHEXECUTIONRESPONSE']._serialized_start=1505
-  _globals['_WATCHEXECUTIONRESPONSE']._serialized_end=1568
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=1570
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=1653
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=1655
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=1727
-  _globals['_PAUSEEXECUTIONREQUEST']._serialized_start=1729
-  _globals['_PAUSEEXECUTIONREQUEST']._serialized_end=1811
-  _globals['_PAUSEEXECUTIONRESPONSE']._serialized_start=1813
-  _globals['_PAUSEEXECUTIONRESPONSE']._serialized_end=1884
-  _globals['_RESUMEEXECUTIONREQUEST']._serialized_start=1886
-  _globals['_RESUMEEXECUTIONREQUEST']._serialized_end=1943
-  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_start=1945
-  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_end=2017
-  _globals['_LISTEVENTSREQUEST']._serialized_start=2020
-  _globals['_LISTEVENTSREQUEST']._serialized_end=2189
-  _globals['_LISTEVENTSRESPONSE']._serialized_start=2191
-  _globals['_LISTEVENTSRESPONSE']._serialized_end=2276
-  _globals['_EXECUTIONSERVICE']._serialized_start=2279
-  _globals['_EXECUTIONSERVICE']._serialized_end=3196
+  _globals['_GETEXECUTIONREQUEST']._serialized_end=1135
+  _globals['_GETEXECUTIONRESPONSE']._serialized_start=1137
+  _globals['_GETEXECUTIONRESPONSE']._serialized_end=1206
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=1209
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=1346
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=1348
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1445
+  _globals['_WATCHEXECUTIONREQUEST']._serialized_start=1447
+  _globals['_WATCHEXECUTIONREQUEST']._serialized_end=1531
+  _globals['_WATCHEXECUTIONRESPONSE']._serialized_start=1533
+  _globals['_WATCHEXECUTIONRESPONSE']._serialized_end=1596
+  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=1598
+  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=1681
+  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=1683
+  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=1755
+  _globals['_PAUSEEXECUTIONREQUEST']._serialized_start=1757
+  _globals['_PAUSEEXECUTIONREQUEST']._serialized_end=1839
+  _globals['_PAUSEEXECUTIONRESPONSE']._serialized_start=1841
+  _globals['_PAUSEEXECUTIONRESPONSE']._serialized_end=1912
+  _globals['_RESUMEEXECUTIONREQUEST']._serialized_start=1914
+  _globals['_RESUMEEXECUTIONREQUEST']._serialized_end=1971
+  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_start=1973
+  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_end=2045
+  _globals['_LISTEVENTSREQUEST']._serialized_start=2048
+  _globals['_LISTEVENTSREQUEST']._serialized_end=2217
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=2219
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=2304
+  _globals['_EXPLAINEXECUTIONREQUEST']._serialized_start=2306
+  _globals['_EXPLAINEXECUTIONREQUEST']._serialized_end=2364
+  _globals['_EXPLAINEXECUTIONRESPONSE']._serialized_start=2366
+  _globals['_EXPLAINEXECUTIONRESPONSE']._serialized_end=2443
+  _globals['_EXECUTIONSERVICE']._serialized_start=2446
+  _globals['_EXECUTIONSERVICE']._serialized_end=3468
 # @@protoc_insertion_point(module_scope)

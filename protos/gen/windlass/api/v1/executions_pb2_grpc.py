@@ -84,6 +84,11 @@ class ExecutionServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsResponse.FromString,
                 _registered_method=True)
+        self.ExplainExecution = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/ExplainExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.FromString,
+                _registered_method=True)
 
 
 class ExecutionServiceServicer:
@@ -167,6 +172,14 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainExecution(self, request, context):
+        """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
+        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -214,6 +227,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ListEvents,
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'ExplainExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -464,6 +482,33 @@ class ExecutionService:
             '/windlass.api.v1.ExecutionService/ListEvents',
             windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/ExplainExecution',
+            windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

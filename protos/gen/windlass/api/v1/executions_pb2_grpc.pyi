@@ -56,6 +56,10 @@ class ExecutionServiceStub:
     """
     ListEvents: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListEventsRequest, _executions_pb2.ListEventsResponse]
     """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
+    ExplainExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ExplainExecutionRequest, _executions_pb2.ExplainExecutionResponse]
+    """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
+    ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+    """
 
 class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
@@ -153,5 +157,15 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_executions_pb2.ListEventsRequest, _abc.Awaitable[_executions_pb2.ListEventsResponse]],
     ) -> _abc.Awaitable[_executions_pb2.ListEventsResponse]:
         """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
+
+    @_abc_1.abstractmethod
+    def ExplainExecution(
+        self,
+        request: _executions_pb2.ExplainExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.ExplainExecutionRequest, _abc.Awaitable[_executions_pb2.ExplainExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.ExplainExecutionResponse]:
+        """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
+        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _aio.Server) -> None: ...

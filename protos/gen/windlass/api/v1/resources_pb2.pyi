@@ -808,3 +808,163 @@ class Event(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class Explanation(_message.Message):
+    """What an execution waits for, and where its time went."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Cause:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Explanation._Cause.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        CAUSE_UNSPECIFIED: Explanation._Cause.ValueType  # 0
+        QUEUED_FOR_SLOT: Explanation._Cause.ValueType  # 1
+        """All slots of the workspace are in use."""
+        QUEUED_FOR_COORDINATOR: Explanation._Cause.ValueType  # 2
+        """A slot is free, and no coordinator has taken the execution yet."""
+        WAITING_FOR_RUNNER: Explanation._Cause.ValueType  # 3
+        """No runner has a free place for the work, or none can do it."""
+        RUNNING: Explanation._Cause.ValueType  # 4
+        BACKOFF: Explanation._Cause.ValueType  # 5
+        """The time before the next attempt."""
+        CIRCUIT_OPEN: Explanation._Cause.ValueType  # 6
+        SLEEPING: Explanation._Cause.ValueType  # 7
+        WAITING_FOR_SIGNAL: Explanation._Cause.ValueType  # 8
+        WAITING_FOR_APPROVAL: Explanation._Cause.ValueType  # 9
+        WAITING_FOR_CHILD: Explanation._Cause.ValueType  # 10
+        WAITING_FOR_RESOLUTION: Explanation._Cause.ValueType  # 11
+        """A person has to resolve a dead letter."""
+        PAUSED: Explanation._Cause.ValueType  # 12
+        LEASE_IN_DOUBT: Explanation._Cause.ValueType  # 13
+        """The runner of the work is silent. The work is granted again when its lease has ended."""
+        ENGINE: Explanation._Cause.ValueType  # 14
+        """Windlass itself: decisions, commits, and take-overs."""
+        WAITING_FOR_COMPLETION: Explanation._Cause.ValueType  # 15
+        """Somebody else finishes the work, and says so with its token."""
+
+    class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
+        """The kinds of blockers, and the causes to which time is counted."""
+
+    CAUSE_UNSPECIFIED: Explanation.Cause.ValueType  # 0
+    QUEUED_FOR_SLOT: Explanation.Cause.ValueType  # 1
+    """All slots of the workspace are in use."""
+    QUEUED_FOR_COORDINATOR: Explanation.Cause.ValueType  # 2
+    """A slot is free, and no coordinator has taken the execution yet."""
+    WAITING_FOR_RUNNER: Explanation.Cause.ValueType  # 3
+    """No runner has a free place for the work, or none can do it."""
+    RUNNING: Explanation.Cause.ValueType  # 4
+    BACKOFF: Explanation.Cause.ValueType  # 5
+    """The time before the next attempt."""
+    CIRCUIT_OPEN: Explanation.Cause.ValueType  # 6
+    SLEEPING: Explanation.Cause.ValueType  # 7
+    WAITING_FOR_SIGNAL: Explanation.Cause.ValueType  # 8
+    WAITING_FOR_APPROVAL: Explanation.Cause.ValueType  # 9
+    WAITING_FOR_CHILD: Explanation.Cause.ValueType  # 10
+    WAITING_FOR_RESOLUTION: Explanation.Cause.ValueType  # 11
+    """A person has to resolve a dead letter."""
+    PAUSED: Explanation.Cause.ValueType  # 12
+    LEASE_IN_DOUBT: Explanation.Cause.ValueType  # 13
+    """The runner of the work is silent. The work is granted again when its lease has ended."""
+    ENGINE: Explanation.Cause.ValueType  # 14
+    """Windlass itself: decisions, commits, and take-overs."""
+    WAITING_FOR_COMPLETION: Explanation.Cause.ValueType  # 15
+    """Somebody else finishes the work, and says so with its token."""
+
+    @_typing.final
+    class Blocker(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KIND_FIELD_NUMBER: _builtins.int
+        NODE_FIELD_NUMBER: _builtins.int
+        RUN_ID_FIELD_NUMBER: _builtins.int
+        SINCE_TIME_FIELD_NUMBER: _builtins.int
+        UNTIL_TIME_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        TRY_FIELD_NUMBER: _builtins.int
+        kind: Global___Explanation.Cause.ValueType
+        node: _builtins.str
+        """Empty when no single node is concerned."""
+        run_id: _builtins.str
+        """Empty when no run is concerned."""
+        message: _builtins.str
+        """One sentence for people."""
+        @_builtins.property
+        def since_time(self) -> _timestamp_pb2.Timestamp: ...
+        @_builtins.property
+        def until_time(self) -> _timestamp_pb2.Timestamp:
+            """When it ends by itself. Absent: nobody knows, or never."""
+
+        def __init__(
+            self,
+            *,
+            kind: Global___Explanation.Cause.ValueType = ...,
+            node: _builtins.str = ...,
+            run_id: _builtins.str = ...,
+            since_time: _timestamp_pb2.Timestamp | None = ...,
+            until_time: _timestamp_pb2.Timestamp | None = ...,
+            message: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time", "until_time", b"until_time"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "message", b"message", "node", b"node", "run_id", b"run_id", "since_time", b"since_time", "try", b"try", "until_time", b"until_time"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TimeShare(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CAUSE_FIELD_NUMBER: _builtins.int
+        DURATION_FIELD_NUMBER: _builtins.int
+        SHARE_FIELD_NUMBER: _builtins.int
+        cause: Global___Explanation.Cause.ValueType
+        share: _builtins.float
+        """0 to 1. All shares add up to 1."""
+        @_builtins.property
+        def duration(self) -> _duration_pb2.Duration: ...
+        def __init__(
+            self,
+            *,
+            cause: Global___Explanation.Cause.ValueType = ...,
+            duration: _duration_pb2.Duration | None = ...,
+            share: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "duration", b"duration", "share", b"share"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    BLOCKERS_FIELD_NUMBER: _builtins.int
+    TIME_SPLIT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The whole answer as text: what it waits for, then where the time went."""
+    @_builtins.property
+    def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation.Blocker]:
+        """What it waits for now, at most 100. Empty when the execution has ended."""
+
+    @_builtins.property
+    def time_split(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation.TimeShare]:
+        """The time since the creation, split by its main cause, most first. While several things happen at once, the one is
+        counted that comes first of: running, waiting for a runner, backoff, the oldest wait.
+        """
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        blockers: _abc.Iterable[Global___Explanation.Blocker] | None = ...,
+        time_split: _abc.Iterable[Global___Explanation.TimeShare] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "text", b"text", "time_split", b"time_split"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Explanation: _TypeAlias = Explanation  # noqa: Y015

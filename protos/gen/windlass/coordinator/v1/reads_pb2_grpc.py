@@ -71,6 +71,16 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.FromString,
                 _registered_method=True)
+        self.GetPastExecution = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/GetPastExecution',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionResponse.FromString,
+                _registered_method=True)
+        self.ExplainExecution = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/ExplainExecution',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.FromString,
+                _registered_method=True)
         self.ListModules = channel.unary_unary(
                 '/windlass.coordinator.v1.ReadService/ListModules',
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesRequest.SerializeToString,
@@ -138,6 +148,22 @@ class ReadServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPastExecution(self, request, context):
+        """An execution of any workspace as it was after one of its events: api decides who may see it. An unknown execution is
+        not an error; the response is then empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainExecution(self, request, context):
+        """What an execution of any workspace waits for, as far as its journal and the runners that are attached here tell, and
+        where its time went. An unknown execution is not an error; the response is then empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModules(self, request, context):
         """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
         coordinator, but a coordinator that has just started may not know all of them yet.
@@ -183,6 +209,16 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.FindAnswer,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.SerializeToString,
+            ),
+            'GetPastExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPastExecution,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionResponse.SerializeToString,
+            ),
+            'ExplainExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainExecution,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.SerializeToString,
             ),
             'ListModules': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModules,
@@ -381,6 +417,60 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/FindAnswer',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPastExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/GetPastExecution',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/ExplainExecution',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,14 @@ class ReadServiceStub:
     """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
     api decides who may see it.
     """
+    GetPastExecution: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetPastExecutionRequest, _reads_pb2.GetPastExecutionResponse]
+    """An execution of any workspace as it was after one of its events: api decides who may see it. An unknown execution is
+    not an error; the response is then empty.
+    """
+    ExplainExecution: _aio.UnaryUnaryMultiCallable[_reads_pb2.ExplainExecutionRequest, _reads_pb2.ExplainExecutionResponse]
+    """What an execution of any workspace waits for, as far as its journal and the runners that are attached here tell, and
+    where its time went. An unknown execution is not an error; the response is then empty.
+    """
     ListModules: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListModulesRequest, _reads_pb2.ListModulesResponse]
     """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
     coordinator, but a coordinator that has just started may not know all of them yet.
@@ -118,6 +126,26 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_reads_pb2.FindAnswerResponse]:
         """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
         api decides who may see it.
+        """
+
+    @_abc_1.abstractmethod
+    def GetPastExecution(
+        self,
+        request: _reads_pb2.GetPastExecutionRequest,
+        context: _aio.ServicerContext[_reads_pb2.GetPastExecutionRequest, _abc.Awaitable[_reads_pb2.GetPastExecutionResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.GetPastExecutionResponse]:
+        """An execution of any workspace as it was after one of its events: api decides who may see it. An unknown execution is
+        not an error; the response is then empty.
+        """
+
+    @_abc_1.abstractmethod
+    def ExplainExecution(
+        self,
+        request: _reads_pb2.ExplainExecutionRequest,
+        context: _aio.ServicerContext[_reads_pb2.ExplainExecutionRequest, _abc.Awaitable[_reads_pb2.ExplainExecutionResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.ExplainExecutionResponse]:
+        """What an execution of any workspace waits for, as far as its journal and the runners that are attached here tell, and
+        where its time went. An unknown execution is not an error; the response is then empty.
         """
 
     @_abc_1.abstractmethod

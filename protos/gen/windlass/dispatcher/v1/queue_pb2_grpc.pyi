@@ -44,6 +44,8 @@ class QueueServiceStub:
     """The rows of these executions in the queue. Unknown ids are left out."""
     ListQueued: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListQueuedRequest, _queue_pb2.ListQueuedResponse]
     """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
+    GetQueuePlace: _aio.UnaryUnaryMultiCallable[_queue_pb2.GetQueuePlaceRequest, _queue_pb2.GetQueuePlaceResponse]
+    """Where an execution of a workspace stands in its queue, and what it waits for there."""
     FindRequests: _aio.UnaryUnaryMultiCallable[_queue_pb2.FindRequestsRequest, _queue_pb2.FindRequestsResponse]
     """The executions that these request_ids of a workspace have started. Ids that are unknown or no longer kept are left
     out. Api asks when it can no longer check a repeated start as it checked the first one.
@@ -74,6 +76,14 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_queue_pb2.ListQueuedRequest, _abc.Awaitable[_queue_pb2.ListQueuedResponse]],
     ) -> _abc.Awaitable[_queue_pb2.ListQueuedResponse]:
         """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
+
+    @_abc_1.abstractmethod
+    def GetQueuePlace(
+        self,
+        request: _queue_pb2.GetQueuePlaceRequest,
+        context: _aio.ServicerContext[_queue_pb2.GetQueuePlaceRequest, _abc.Awaitable[_queue_pb2.GetQueuePlaceResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.GetQueuePlaceResponse]:
+        """Where an execution of a workspace stands in its queue, and what it waits for there."""
 
     @_abc_1.abstractmethod
     def FindRequests(
