@@ -137,7 +137,7 @@ class CommitLoop:
             pending = batch.get(owned) or PendingAppend(owned, owned.execution, self._codec)
             try:
                 if pending.assign(given, now):
-                    self._executions.places.follow(owned, pending.runs, now)
+                    self._executions.places.follow(owned, pending.places, now)
                     batch[owned] = pending
                     if pending.has_failed_some:
                         # The failures may have made other work ready.
