@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Error, Instant, Origin, ReleaseReason, Span, Value
+from services.coordinator.core.values import Error, Instant, Origin, OutputRef, ReleaseReason, Span, Value, WorkKey
 
 
 @dataclass(slots=True)
@@ -161,6 +161,15 @@ class LoseRunner:
 
 
 @dataclass(slots=True)
+class FinishLoop:
+    """The output of a loop that is gathered was put into the output store."""
+
+    key: WorkKey
+    # None: it is too large for the store.
+    output: OutputRef | None
+
+
+@dataclass(slots=True)
 class Tick:
     """The time of `Execution.next_wake()` has come. Harmless at any other time."""
 
@@ -170,4 +179,4 @@ class Tick:
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
 _OfPeople: TypeAlias = Cancel | Pause | Resume
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Adopt | _OfPeople
+Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | FinishLoop | Tick | Adopt | _OfPeople

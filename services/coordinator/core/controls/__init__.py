@@ -8,14 +8,16 @@ stands with those of all modules, in `windlass.definition`.
 """
 
 from services.coordinator.core.controls.control import Control, InvalidConfig
+from services.coordinator.core.controls.for_each import ForEach
 from services.coordinator.core.controls.join import Join
+from services.coordinator.core.controls.repeat import Repeat
 from services.coordinator.core.controls.sleep import Sleep
 from services.coordinator.core.events import WaitEnded, WaitOutcome
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
 
-CONTROLS: dict[str, Control] = {control.module: control for control in (Join(), Sleep())}
+CONTROLS: dict[str, Control] = {control.module: control for control in (ForEach(), Join(), Repeat(), Sleep())}
 
 
 def begin(turn: Turn, work: Work) -> None:

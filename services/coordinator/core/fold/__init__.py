@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import graph, lifetime, pausing, runs, waits
+from services.coordinator.core.fold import graph, lifetime, loops, pausing, runs, waits
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
@@ -63,6 +63,14 @@ def apply(execution: Execution, event: ev.Event) -> None:
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
+        case ev.LoopStarted():
+            loops.loop_started(execution, event)
+        case ev.LoopContinued():
+            loops.loop_continued(execution, event)
+        case ev.LoopGathered():
+            loops.loop_gathered(execution, event)
+        case ev.LoopEnded():
+            loops.loop_ended(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
             run = runs.new_run(execution, work, event, RunState.SKIPPED)
