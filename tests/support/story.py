@@ -248,6 +248,7 @@ def check(story: Story) -> None:
     assert rows(again) == rows(execution), "the fold shows other rows"
     assert again.next_wake() == execution.next_wake()
     assert list(again.live) == list(execution.live)
+    assert (again.owed, list(again.children)) == (execution.owed, list(execution.children))
     assert (list(execution.to_begin), list(execution.passed_over)) == ([], []), "the decision is not complete"
     _check_counts(execution)
     assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from windlass.definition.durations import SECOND
-from windlass.definition.fields import BRANCH, DURATION, Schema, object_of
+from windlass.definition.fields import BRANCH, DURATION, WORKFLOW_NAME, Schema, object_of
+from windlass.definition.limits import VERSION_MAX
 
 DELAY_SECONDS_MAX: Final = 3_600
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -27,11 +28,21 @@ _EITHER: Final[Schema] = {
     "description": "sleep@1 needs either a duration or the time until when",
 }
 
+_VERSION: Final[Schema] = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": VERSION_MAX,
+    "description": "a version is a whole number from 1",
+}
+
 CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
     "noop@1": object_of(),
     "transform@1": object_of(),
     "join@1": object_of(),
     "sleep@1": {**object_of(duration=DURATION, until=_TIME), "allOf": [_EITHER]},
+    "sub_workflow@1": object_of(
+        ("workflow",), workflow=WORKFLOW_NAME, version=_VERSION, onParentEnd={"enum": ["CANCEL", "ABANDON"]}
+    ),
     "condition@1": object_of(("expression",), expression=_EXPRESSION),
     "switch@1": object_of(
         ("cases",),

@@ -32,6 +32,7 @@ def _from_one(kind: str, words: str, most: int) -> Schema:
 
 
 FREE: Final[Schema] = {"type": "object"}
+WORKFLOW_NAME: Final[Schema] = _form("a name", NAME_FORM, "MALFORMED_NAME")
 DURATION: Final[Schema] = {"duration": True, "x-reason": "BAD_DURATION"}
 BRANCH: Final[Schema] = {
     "type": "string",
@@ -77,7 +78,7 @@ _RETRY: Final[Schema] = object_of(
 
 WORKFLOW: Final[Schema] = object_of(
     ("name",),
-    name=_form("a name", NAME_FORM, "MALFORMED_NAME"),
+    name=WORKFLOW_NAME,
     description=_DESCRIPTION,
     inputSchema={},
     initialState=FREE,

@@ -68,7 +68,10 @@ class Turn:
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
         for wait in list(execution.waits.values()):
             assert wait.work.run is not None
-            self.emit(ev.RunCancelled(self.now, wait.work.key, wait.work.run.number, 0, 0, False))
+            key, run, child = wait.work.key, wait.work.run.number, wait.child
+            if child is not None and child.is_cancelled_with_parent:
+                self.emit(ev.ChildCancelOrdered(self.now, key, run, child.execution_id))
+            self.emit(ev.RunCancelled(self.now, key, run, 0, 0, False))
 
     # Work that no runner has: it waits, succeeds or fails
 
@@ -139,7 +142,8 @@ class Turn:
 
     def _run_of(self, work: Work) -> int:
         """The run under which a control node goes on, or the number of a new one."""
-        return len(self.execution.runs) + 1 if work.run is None else work.run.number
+        run = work.run
+        return len(self.execution.runs) + 1 if run is None or run.end_time else run.number
 
     def _start_time_of(self, work: Work) -> Instant:
         return self.now if work.run is None else work.run.start_time or self.now

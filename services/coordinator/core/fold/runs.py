@@ -150,6 +150,8 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
     run = ended_run(execution, event)
     if wait := execution.waits.pop(event.key, None):
         wait.timer = 0
+        if wait.child is not None:
+            del execution.children[wait.child.execution_id]
     run.is_answered = run.is_answered or event.is_reported
     run.state = RunState.CANCELLED
     run.start_time = event.start_time or run.start_time
