@@ -108,6 +108,21 @@ def _rendered_elsewhere(story: Story) -> None:
     story.succeed("a")
 
 
+def _paused(story: Story) -> None:
+    story.start()
+    story.assign("a")
+    story.pause()
+    story.fail("a", ErrorClass.TRANSIENT)
+    story.resume("resume1")
+    story.resume("resume2")
+    story.wake()
+    story.assign("a")
+    story.pause("pause2")
+    story.succeed("a")
+    story.resume("resume3")
+    story.wake()
+
+
 def _with_children(story: Story) -> None:
     """The first child fails, the second does the same work well, and the last is cancelled with its parent."""
     story.start(input=b'{"n":7}', parent_execution_id=EXECUTION_ID, depth=3)
@@ -192,6 +207,13 @@ STORIES = {
     "join": Scene(
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
+    ),
+    "paused": Scene(
+        {
+            "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],
+            "edges": chain("a", "s"),
+        },
+        _paused,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "sleep": Scene(

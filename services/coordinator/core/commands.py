@@ -25,11 +25,34 @@ from services.coordinator.core.values import (
 
 @dataclass(slots=True)
 class Cancel:
-    """Asked twice, the execution is cancelled once."""
+    """Asked twice, the execution is cancelled once. All cancels of an execution have the same message id, and the state
+    alone says whether there is anything to do."""
 
     message_id: str = ""
     reason: str = ""
     caller: str = ""
+
+
+@dataclass(slots=True)
+class PersonCommand:
+    """A command that a person gave. It is carried out once for each message id: a repeat gives no events and gets the
+    first answer (`answers.py`)."""
+
+    message_id: str
+    # Title of the key that gave it.
+    caller: str
+
+
+@dataclass(slots=True)
+class Pause(PersonCommand):
+    """Nothing new begins until the execution is resumed. On one that is paused it changes nothing."""
+
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Resume(PersonCommand):
+    """A paused execution goes on."""
 
 
 @dataclass(slots=True)
@@ -44,6 +67,8 @@ class Start:
     # Set when the execution was cancelled while it waited in the queue: it starts and ends in one decision, without
     # any work.
     cancel: Cancel | None = None
+    # Set when the execution was paused while it waited in the queue: it starts, and nothing begins.
+    pause: Pause | None = None
 
 
 @dataclass(slots=True)
@@ -184,5 +209,6 @@ class Tick:
 
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
+_OfPeople: TypeAlias = Cancel | Pause | Resume
 _OfChild: TypeAlias = NoteChildStarted | RefuseChild | EndChild
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt | _OfChild
+Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Adopt | _OfPeople | _OfChild

@@ -85,6 +85,9 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.WaitEnded()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.ExecutionPaused()
+            | ev.ExecutionResumed()
+            | ev.CommandRefused()
             | ev.ChildStarted()
         ):
             return ()

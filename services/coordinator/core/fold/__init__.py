@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import children, graph, lifetime, runs, waits
-from services.coordinator.core.state import CancelChild, Execution
+from services.coordinator.core.fold import children, graph, lifetime, pausing, runs, waits
+from services.coordinator.core.fold.answers import remember
+from services.coordinator.core.state import Answer, CancelChild, Execution
 from services.coordinator.core.values import RunState
 
 
@@ -82,5 +83,11 @@ def apply(execution: Execution, event: ev.Event) -> None:
             graph.make_ready(execution, execution.work_of(event.key))
         case ev.StopOrdered():
             lifetime.stop_ordered(execution, event)
+        case ev.ExecutionPaused():
+            pausing.execution_paused(execution, event)
+        case ev.ExecutionResumed():
+            pausing.execution_resumed(execution, event)
+        case ev.CommandRefused():
+            remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:
             assert_never(event)

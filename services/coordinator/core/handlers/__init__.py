@@ -2,7 +2,8 @@
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick                             children   news of the executions that nodes start
+    timing      Tick                             pausing    Pause, Resume
+    children    news of the executions that nodes start
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -13,7 +14,7 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import children, leasing, reporting, starting, stopping, timing
+from services.coordinator.core.handlers import children, leasing, pausing, reporting, starting, stopping, timing
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -30,6 +31,8 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.ReportFailure: reporting.report_failure,
     commands.ReportStopped: reporting.report_stopped,
     commands.Cancel: stopping.cancel,
+    commands.Pause: pausing.pause,
+    commands.Resume: pausing.resume,
     commands.Tick: timing.tick,
     commands.NoteChildStarted: children.note_child_started,
     commands.RefuseChild: children.refuse_child,
