@@ -27,6 +27,7 @@ from services.api.peers.limits import LimitsConfigurer
 from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.allowed_callers import RULES
+from services.api.rpc.children import ChildServicer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
@@ -50,7 +51,7 @@ from services.chassis.process.retention import Retention
 from services.chassis.process.service import run_service
 from services.chassis.telemetry.tracing import Sampler
 from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
-from windlass.catalog.v1 import catalog_pb2_grpc
+from windlass.catalog.v1 import catalog_pb2_grpc, children_pb2_grpc
 
 SERVICE: Final = "api"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -144,6 +145,7 @@ class ApiService:
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)
+        children_pb2_grpc.add_ChildServiceServicer_to_server(ChildServicer(self._starter), server)
         catalog = CatalogServicer(self._workflows, authenticator)
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(catalog, server)
 

@@ -41,12 +41,14 @@ from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.key_checks import check_keys
 from services.coordinator.app.loop_outputs import LoopOutputs
 from services.coordinator.app.misrouted_reports import ReportForwarder
+from services.coordinator.app.obligations import REST_SECONDS, ObligationKeeper
 from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.partitions import keep_partitions
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
+from services.coordinator.peers.children import ApiChildren
 from services.coordinator.peers.dispatch import SessionDispatch
 from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
@@ -134,6 +136,7 @@ class CoordinatorService:
         """The executions that are owned here, and the parts that bring them what they need."""
         definitions = self._definitions = CatalogDefinitions(self._replicas)
         mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
+        self._relatives = mailbox
         self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
         self._executions = self._dispatch.executions = OwnedExecutions(
             clock=self._clock,
@@ -175,6 +178,14 @@ class CoordinatorService:
             self._reads, self._runners.modules_for, self._run_outputs.read, walks=walks, explainer=explainer
         )
         self._hub = self._dispatch.watchers = WatchHub(self._reads, self._reader, owned=self._executions.by_id.keys)
+        self._obligations = ObligationKeeper(
+            executions=self._executions,
+            children=ApiChildren(self._replicas),
+            relatives=self._relatives,
+            dispatch=self._dispatch,
+            clock=self._clock,
+            rest_seconds=REST_SECONDS * self._settings.lease_scale,
+        )
         after_commit = AfterCommit(
             executions=self._executions,
             runners=self._registry,
@@ -182,6 +193,7 @@ class CoordinatorService:
             dispatch=self._dispatch,
             watchers=self._hub,
             store_loop_output=self._loop_outputs.add,
+            obligations=self._obligations,
             clock=self._clock,
         )
         self._commit_loop = CommitLoop(
@@ -224,6 +236,7 @@ class CoordinatorService:
             ("outputs of loops", self._loop_outputs.run),
             ("timers", self._executions.timers.run),
             ("misrouted reports", self._misrouted_reports.run),
+            ("obligations", self._obligations.run),
             ("begun reports", lambda: report_begun(self._executions, self._dispatch, self._clock, scale)),
             ("watch catch-up", self._hub.run_catching_up),
             ("watch poll", lambda: self._hub.run_polling(scale)),

@@ -9,9 +9,18 @@ exists is never written again, so a story may follow the code while its journal 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
-from services.coordinator.core.commands import FinishLoop, ReportProgress, ReportStarted, ReportStopped, ReportSuccess
+from services.coordinator.core.commands import (
+    EndChild,
+    FinishLoop,
+    NoteChildStarted,
+    RefuseChild,
+    ReportProgress,
+    ReportStarted,
+    ReportStopped,
+    ReportSuccess,
+)
 from services.coordinator.core.events import Event
-from services.coordinator.core.values import ErrorClass, OutputRef, ReleaseReason, WorkKey
+from services.coordinator.core.values import ErrorClass, ExecutionState, FinalError, OutputRef, ReleaseReason, WorkKey
 from services.coordinator.store.codec import encode_event, seal
 from services.coordinator.store.event_table import EVENT_TABLE
 from tests.support.golden import EVENTS, JOURNALS, plain, plain_rows, write_json
@@ -152,6 +161,25 @@ def _paused(story: Story) -> None:
     story.wake()
 
 
+def _with_children(story: Story) -> None:
+    """The first child fails, the second does the same work well, and the last is cancelled with its parent."""
+    story.start(input=b'{"n":7}', parent_execution_id=EXECUTION_ID, depth=3)
+    story.assign("bill")
+    story.succeed("bill", b'{"config":{"workflow":"billing","version":2},"inputs":{"n":7}}')
+    (first,) = story.execution.children
+    story.when(NoteChildStarted(first))
+    error = FinalError("charge", "CARD_DECLINED", "no money")
+    story.when(EndChild(first, ExecutionState.FAILED, None, error, 0.5))
+    story.wake()
+    story.assign("bill")
+    story.succeed("bill", b'{"config":{"workflow":"billing","version":2},"inputs":{"n":7}}')
+    (second,) = story.execution.children
+    story.when(NoteChildStarted(second))
+    story.when(EndChild(second, ExecutionState.SUCCESS, b'{"paid":7}', None, 0.5))
+    story.when(RefuseChild(next(iter(story.execution.children)), "WORKFLOW_NOT_FOUND", "there is no workflow 'mail'"))
+    story.cancel()
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -211,6 +239,23 @@ STORIES = {
     ),
     "lost_together": Scene({"nodes": [node("busy"), node("fresh")]}, _lost_together),
     "cancelled": Scene({"nodes": [*map(node, "abcd"), node("s", "sleep@1", config={"duration": "60s"})]}, _cancelled),
+    "children": Scene(
+        {
+            "nodes": [
+                node(
+                    "bill",
+                    "sub_workflow@1",
+                    config={"workflow": "billing", "version": 2},
+                    inputs={"n": "{{ input.n }}"},
+                    retry={"attempts": 2},
+                ),
+                node("mail", "sub_workflow@1", config={"workflow": "mail"}),
+                node("ship", "sub_workflow@1", config={"workflow": "shipping"}, timeout="1h"),
+            ],
+            "edges": [*chain("bill", "mail"), edge("mail", "ship", "always")],
+        },
+        _with_children,
+    ),
     "out_of_time": Scene(
         {
             "nodes": [node("s", "sleep@1", config={"duration": "60s"}), node("j", "join@1"), node("rescue"), node("z")],

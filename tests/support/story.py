@@ -280,6 +280,7 @@ def check(story: Story) -> None:
     assert list(again.live) == list(execution.live)
     assert not execution.passed_over, "the decision is not complete"
     assert not execution.to_begin or execution.paused_by, "a control node did not begin"
+    assert (again.owed, list(again.children)) == (execution.owed, list(execution.children))
     _check_counts(execution)
     assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
     if execution.is_final and execution.stop is None:

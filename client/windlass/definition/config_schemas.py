@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from windlass.definition.durations import SECOND
-from windlass.definition.fields import BRANCH, DURATION, FREE, Schema, object_of, whole_from_one
-from windlass.definition.limits import ITEMS_MAX, PARALLEL_MAX, TURNS_MAX
+from windlass.definition.fields import BRANCH, DURATION, FREE, WORKFLOW_NAME, Schema, object_of, whole_from_one
+from windlass.definition.limits import ITEMS_MAX, PARALLEL_MAX, TURNS_MAX, VERSION_MAX
 
 DELAY_SECONDS_MAX: Final = 3_600
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -33,6 +33,13 @@ _EITHER: Final[Schema] = {
     "description": "sleep@1 needs either a duration or the time until when",
 }
 
+_VERSION: Final[Schema] = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": VERSION_MAX,
+    "description": "a version is a whole number from 1",
+}
+
 CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
     "noop@1": object_of(),
     "transform@1": object_of(),
@@ -48,6 +55,9 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
         ("until", "body"), until=_EXPRESSION, maxIterations=whole_from_one(TURNS_MAX), delay=DURATION, body=_BODY
     ),
     "sleep@1": {**object_of(duration=DURATION, until=_TIME), "allOf": [_EITHER]},
+    "sub_workflow@1": object_of(
+        ("workflow",), workflow=WORKFLOW_NAME, version=_VERSION, onParentEnd={"enum": ["CANCEL", "ABANDON"]}
+    ),
     "condition@1": object_of(("expression",), expression=_EXPRESSION),
     "switch@1": object_of(
         ("cases",),

@@ -16,7 +16,7 @@ from windlass.definition.durations import parse_duration
 from windlass.definition.faults import Fault, Faults
 from windlass.definition.graph import ancestors, cycles
 from windlass.definition.input_schemas import schema_fault
-from windlass.definition.limits import DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
+from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 from windlass.definition.schema_faults import config_faults, field_faults
 from windlass.definition.template_texts import body_of, texts_of_body, texts_of_node
@@ -53,6 +53,8 @@ class Verdict:
     # The `until` of each loop that has one, with the module of its body, whose runner evaluates it, and the warning for
     # the case that none which can is connected.
     evaluated: list[tuple[str, Fault]] = field(default_factory=list)
+    # Workflows that nodes start, each with its warning for the case that the workspace has no such workflow.
+    children: list[tuple[str, Fault]] = field(default_factory=list)
     name: str = ""
     canonical: bytes = b""
 
@@ -78,7 +80,13 @@ def examine_parsed(parsed: Parsed, schemas: SchemaJudge = schema_fault) -> Verdi
     faults = [*parsed.faults, *sifted.faults, *rest][:FAULTS_MAX]
     placed = [_placed(fault, sifted.value, parsed.line_of) for fault in faults]
     verdict.faults = sorted(placed, key=lambda fault: fault.line)
-    for warnings in (verdict.own_modules, verdict.built_in_modules, verdict.rendered, verdict.evaluated):
+    for warnings in (
+        verdict.own_modules,
+        verdict.built_in_modules,
+        verdict.rendered,
+        verdict.evaluated,
+        verdict.children,
+    ):
         warnings[:] = [(module, _placed(each, sifted.value, parsed.line_of)) for module, each in warnings]
     return verdict
 
@@ -113,6 +121,15 @@ def warnings_of(verdict: Verdict, announced: Collection[str], rendering: Collect
         warnings += [warning for module, warning in verdict.rendered if module not in rendering]
     warnings += [warning for module, warning in verdict.evaluated if module in announced and module not in rendering]
     return warnings
+
+
+def child_warnings(verdict: Verdict, known: Collection[str]) -> list[Fault]:
+    """Workflows that nodes start and that are not among the `known` ones of the workspace, and workflows that start
+    themselves. Both are accepted: the former may be applied later, the latter may end the recursion by a condition."""
+    warnings = [warning for workflow, warning in verdict.children if workflow not in {*known, verdict.name}]
+    own = [warning for workflow, warning in verdict.children if workflow == verdict.name]
+    message = f"the workflow starts itself, which may go on for {CHILD_DEPTH_MAX} levels"
+    return [*warnings, *(each._replace(reason="SELF_REFERENCE", message=message) for each in own)]
 
 
 def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:
@@ -202,6 +219,15 @@ class _Examination:
             message = f"no connected runner does {module}: its work waits until one announces it"
             warning = Fault(f"{path}.module", "MODULE_NOT_ANNOUNCED", message)
             self.verdict.built_in_modules.append((module, warning))
+        if module == modules.SUB_WORKFLOW and isinstance(config, dict):
+            self._examine_child(config.get("workflow"), f"{path}.config.workflow")
+
+    def _examine_child(self, workflow: Any, path: str) -> None:
+        """The workflow that a node starts need not exist yet, so nothing here is a fault."""
+        if not isinstance(workflow, str) or templates.is_template(workflow):
+            return
+        message = f"the workspace has no workflow {workflow[:63]!r} to start: the node fails until it is applied"
+        self.verdict.children.append((workflow, Fault(path, "WORKFLOW_NOT_FOUND", message)))
 
     def _examine_edge(self, edge: Mapping[str, Any], place: int) -> None:
         path = f"edges[{place}]"

@@ -36,6 +36,7 @@ def whole_from_one(most: int) -> Schema:
 
 
 FREE: Final[Schema] = {"type": "object"}
+WORKFLOW_NAME: Final[Schema] = _form("a name", NAME_FORM, "MALFORMED_NAME")
 DURATION: Final[Schema] = {"duration": True, "x-reason": "BAD_DURATION"}
 BRANCH: Final[Schema] = {
     "type": "string",
@@ -81,7 +82,7 @@ _RETRY: Final[Schema] = object_of(
 
 WORKFLOW: Final[Schema] = object_of(
     ("name",),
-    name=_form("a name", NAME_FORM, "MALFORMED_NAME"),
+    name=WORKFLOW_NAME,
     description=_DESCRIPTION,
     inputSchema={},
     initialState=FREE,

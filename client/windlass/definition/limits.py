@@ -10,6 +10,9 @@ EDGES_MAX: Final = 20_000
 # levels of messages; an object of free JSON takes three (Struct, map entry and Value), inside a few others.
 DEPTH_MAX: Final = 30
 FAULTS_MAX: Final = 1_000
+VERSION_MAX: Final = 2**31 - 1
+# How many levels of children an execution has below it at most.
+CHILD_DEPTH_MAX: Final = 16
 
 # Of a for_each@1: its items, and those that are under way at once. Of a repeat@1: its turns.
 ITEMS_MAX: Final = 10_000

@@ -13,9 +13,11 @@ from windlass.definition.faults import Fault
 from windlass.definition.templates import is_template
 
 # The format has these modules, but this version of the engine cannot carry them out, so they are refused.
-UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "sub_workflow@1"})
+UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1"})
 # The modules that the engine carries out without a runner.
-CONTROL_MODULES: Final = frozenset({"for_each@1", "join@1", "repeat@1", "sleep@1"})
+CONTROL_MODULES: Final = frozenset({"for_each@1", "join@1", "repeat@1", "sleep@1", "sub_workflow@1"})
+# Its node starts an execution of another workflow and waits for its end.
+SUB_WORKFLOW: Final = "sub_workflow@1"
 # A runner that does this module renders templates for control nodes, for outputs of workflows, and for runners that do
 # not render.
 RENDERER: Final = "transform@1"

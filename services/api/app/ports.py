@@ -242,6 +242,10 @@ class Workflows(Protocol):
 
     async def version(self, version_id: str) -> VersionRecord | None: ...
 
+    async def startable_names(self, workspace: str, workflows: Collection[str]) -> Collection[str]:
+        """Those of the workflows that are there and not archived."""
+        ...
+
 
 class Enqueuer(Protocol):
     def enqueue(self, item: Any, seconds: float) -> Awaitable[str | Refusal | DependencyUnavailable]:

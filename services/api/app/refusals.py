@@ -126,6 +126,11 @@ def workspace_not_found(workspace: str) -> Refusal:
     return _refusal("WORKSPACE_NOT_FOUND", message, "windlass workspace list", workspace=workspace)
 
 
+def workspace_deleted(workspace: str) -> Refusal:
+    """The answer to a coordinator, whose own credential is in order."""
+    return Refusal("WORKSPACE_DELETED", f"the workspace {workspace!r} was closed")
+
+
 def workspace_exists(workspace: str) -> Refusal:
     message = f"there is, or was, a workspace {workspace!r} with other settings; a name is never used again"
     return _refusal("WORKSPACE_EXISTS", message, f"windlass workspace get {workspace}", workspace=workspace)

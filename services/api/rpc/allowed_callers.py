@@ -59,6 +59,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_KEYS}/CreateApiKey": OWN_KEYS,
     f"{_KEYS}/ListApiKeys": OWN_KEYS,
     f"{_KEYS}/RevokeApiKey": OWN_KEYS,
+    "/windlass.catalog.v1.ChildService/StartChild": services("coordinator"),
     f"{_CATALOG}/GetVersion": services("coordinator"),
     f"{_CATALOG}/IdentifyKey": services("coordinator"),
 }

@@ -23,6 +23,8 @@ _COMMANDS: Final = {
     Explanation.BACKOFF: "windlass runs {id}",
     Explanation.LEASE_IN_DOUBT: "windlass runs {id}",
     Explanation.WAITING_FOR_RUNNER: "windlass status",
+    Explanation.WAITING_FOR_CHILD: "windlass list --filter 'parent_execution_id = \"{id}\"'",
+    Explanation.PAUSED: "windlass resume {id}",
 }
 _US: Final = 1_000_000
 

@@ -88,6 +88,19 @@ def command() -> ExecutionCommand:
     return made
 
 
+def child_item(start: PreparedStart, order: start_pb2.StartOrder) -> queue_pb2.EnqueueItem:
+    """The item of a child: as any start, with what its parent's coordinator knows."""
+    item = enqueue_item(start, order.caller, order.traceparent)
+    made = item.start
+    made.trigger_type, made.depth = order.trigger_type, order.depth
+    made.parent_execution_id = order.parent_execution_id
+    if order.HasField("deadline_time"):
+        deadline_ns = order.deadline_time.ToNanoseconds()
+        if not start.deadline_ns or deadline_ns < start.deadline_ns:
+            made.deadline_time.CopyFrom(order.deadline_time)
+    return item
+
+
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:
     """The execution that was just queued."""
     execution = _queued(order)

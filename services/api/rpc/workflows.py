@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -25,7 +25,7 @@ from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2, workflows_pb2_grpc
 from windlass.api.v1 import workflows_pb2 as pb
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
-from windlass.definition.examination import Verdict, examine_parsed, too_large, warnings_of
+from windlass.definition.examination import Verdict, child_warnings, examine_parsed, too_large, warnings_of
 from windlass.definition.faults import Faults
 from windlass.definition.json_values import sift
 from windlass.definition.limits import DEFINITION_BYTES_MAX
@@ -132,7 +132,12 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             with contextlib.suppress(DependencyUnavailable, TimeoutError, Refusal):
                 async with asyncio.timeout(ANNOUNCED_SECONDS):
                     announced = await self._reads.modules(caller().workspace)
-        return [translate.fault(warning) for warning in warnings_of(verdict, *announced)]
+        warnings = [*warnings_of(verdict, *announced), *child_warnings(verdict, await self._startable(verdict))]
+        return [translate.fault(warning) for warning in warnings]
+
+    async def _startable(self, verdict: Verdict) -> Collection[str]:
+        names = {name for name, _ in verdict.children}
+        return await self._workflows.startable_names(caller().workspace, names) if names else ()
 
     async def _examine(self, request: DefinitionRequest) -> tuple[Verdict, str, Format]:
         """The verdict, and the text to store."""

@@ -1,7 +1,8 @@
 """After the commit: the effects of what was decided.
 
 First reports are acknowledged and runs are granted, because others wait for them. Then watchers are told. Then the
-execution leaves if it is final or can be parked. A crash between any two of these loses nothing: reports are repeated,
+execution leaves if it is final or can be parked. An execution that owes something to a parent or to children stays
+until that is done (`obligations.py`). A crash between any two of these loses nothing: reports are repeated,
 the next holder claims the leases, and a finished execution is found finished.
 
 Hazard: a bug in one execution must not harm the others. That execution is handed back where it stands, as if the
@@ -21,6 +22,7 @@ from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, histogram
+from services.coordinator.app.obligations import ObligationKeeper
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
@@ -28,7 +30,7 @@ from services.coordinator.app.ports import Dispatch, Watchers
 from services.coordinator.app.tracing import emit_spans
 from services.coordinator.core.effects import GrantRun, StopRun, StoreLoopOutput, parking
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution, Loop, ReportFinished
+from services.coordinator.core.state import CancelChild, Execution, Loop, ReportFinished, StartChild, TellParent
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)
@@ -77,6 +79,7 @@ class AfterCommit:
         dispatch: Dispatch,
         watchers: Watchers,
         store_loop_output: Callable[[OwnedExecution, Loop], None],
+        obligations: ObligationKeeper,
         clock: Clock,
     ) -> None:
         self._executions = executions
@@ -85,6 +88,7 @@ class AfterCommit:
         self._dispatch = dispatch
         self._watchers = watchers
         self._store_loop_output = store_loop_output
+        self._obligations = obligations
         self._clock = clock
 
     def run(self, batch: Sequence[PendingAppend]) -> None:
@@ -152,11 +156,16 @@ class AfterCommit:
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
                 case StoreLoopOutput():
                     self._store_loop_output(pending.owned, effect.loop)
+                case StartChild() | CancelChild() | TellParent():
+                    self._obligations.owe(pending.owned, effect)
                 case ReportFinished():
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)
-                    self._dispatch.finished(execution.execution_id, pending.owned.epoch)
-                    pending.has_left = True
+                    if pending.owned.owed:
+                        self._obligations.owe(pending.owned, effect)
+                    else:
+                        self._dispatch.finished(execution.execution_id, pending.owned.epoch)
+                        pending.has_left = True
                 case _:
                     assert_never(effect)
         self.give_back_places(pending)
@@ -208,10 +217,10 @@ class AfterCommit:
         owned, execution = pending.owned, pending.execution
         if owned.inbox:
             return  # there is more to decide before it may leave
-        if execution.is_final:
+        if execution.is_final and not owned.owed:
             self._executions.drop(owned)
             return
-        wake_time = parking(execution, now)
+        wake_time = parking(execution, now, owned.rest_until)
         if wake_time is None:
             self._executions.timers.set(owned, execution.next_wake())
             return

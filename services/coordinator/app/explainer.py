@@ -14,7 +14,7 @@ from services.chassis.process.clock import Clock
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Journal, Row
 from services.coordinator.core.explaining import Blocker, Cause, Stopwatch, blockers
-from services.coordinator.core.state import Work
+from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Span
 
 _BLOCKERS_MAX: Final = 100
@@ -56,13 +56,15 @@ class Explainer:
         heard = await self._journal.live_instances(self._granted_again)
         live = {instance_id for instance_id, silent_seconds in heard.items() if not silent_seconds}
         found = itertools.islice(blockers(execution, stopwatch.since, live), _BLOCKERS_MAX)
-        workspace = execution.origin.workspace
         return Explained(
-            execution.execution_id, [(each, self._sentence(workspace, each)) for each in found], stopwatch.spent
+            execution.execution_id, [(each, self._sentence(execution, each)) for each in found], stopwatch.spent
         )
 
-    def _sentence(self, workspace: str, blocker: Blocker) -> str:
-        node, run = blocker.work.node, blocker.run
+    def _sentence(self, execution: Execution, blocker: Blocker) -> str:
+        work, run = blocker.work, blocker.run
+        if work is None:
+            return _pause(execution)
+        node = work.node
         error = run.error if run is not None else None
         match blocker.cause:
             case Cause.RUNNING if run is not None:
@@ -71,8 +73,14 @@ class Explainer:
             case Cause.LEASE_IN_DOUBT if run is not None:
                 return f"the runner {run.runner} has {node.id} and is silent; when its lease ends, another one gets it"
             case Cause.WAITING_FOR_RUNNER:
-                return f"{node.id} is ready, and {self._why_no_runner(workspace, blocker.work)}"
+                return f"{node.id} is ready, and {self._why_no_runner(execution.origin.workspace, work)}"
             case Cause.BACKOFF if error is not None:
                 return f"{node.id} failed and is tried again: {error.type}: {error.message}"
             case _:
                 return f"{node.id} waits"
+
+
+def _pause(execution: Execution) -> str:
+    paused = execution.paused_by
+    assert paused is not None
+    return f"{paused.caller} has paused it{f': {paused.reason}' if paused.reason else ''}"

@@ -330,6 +330,10 @@ class OwnedExecutions:
     def put(self, owned: OwnedExecution, command: Command) -> None:
         self._put_all(owned, (Input(command),))
 
+    def look_again(self, owned: OwnedExecution) -> None:
+        """It may give back its slot now, though nothing has arrived for it."""
+        self._put_all(owned, ())
+
     def _put_all(self, owned: OwnedExecution, inputs: Iterable[Input]) -> None:
         owned.inbox += inputs
         self._mark(owned)

@@ -9,7 +9,7 @@ from services.chassis.lease.frames import Lease
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.events import Event
-from services.coordinator.core.state import Execution
+from services.coordinator.core.state import ChildExecution, Execution
 from services.coordinator.core.values import Instant, Value
 
 
@@ -192,6 +192,37 @@ class Dispatch(Protocol):
         ...
 
     def journalled(self, message_ids: Sequence[str]) -> None: ...
+
+
+class ChildRefused(Exception):
+    """There is no such child, and there will be none."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class QueueFull(Exception):
+    """Too many executions of the workspace are queued. There may be room later."""
+
+
+class Children(Protocol):
+    async def start(self, execution: Execution, child: ChildExecution, traceparent: str) -> None:
+        """The child is durable when this returns; a repetition finds it. Raises ChildRefused or QueueFull; or
+        DependencyUnavailable, perhaps after the child was queued."""
+        ...
+
+
+class Relatives(Protocol):
+    """The mailboxes of parents and children. A message is durable when the call returns. An execution that is over
+    takes none, which is no fault. Raises MailboxFull or DependencyUnavailable."""
+
+    async def cancel_child(self, execution: Execution, child_execution_id: str) -> None: ...
+
+    async def tell_parent(self, execution: Execution) -> None:
+        """How the execution ended."""
+        ...
 
 
 class Watchers(Protocol):

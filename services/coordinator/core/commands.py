@@ -11,7 +11,18 @@ from typing import TypeAlias
 
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Error, Instant, Origin, OutputRef, ReleaseReason, Span, Value, WorkKey
+from services.coordinator.core.values import (
+    Error,
+    ExecutionState,
+    FinalError,
+    Instant,
+    Origin,
+    OutputRef,
+    ReleaseReason,
+    Span,
+    Value,
+    WorkKey,
+)
 
 
 @dataclass(slots=True)
@@ -170,6 +181,37 @@ class FinishLoop:
 
 
 @dataclass(slots=True)
+class NoteChildStarted:
+    """The child is queued."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class RefuseChild:
+    """The child cannot be started, now or later."""
+
+    child_execution_id: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class EndChild:
+    """The child is over. It may say so again if it goes on afterwards, so an end that nobody waits for changes
+    nothing."""
+
+    child_execution_id: str
+    state: ExecutionState
+    # Set if it succeeded.
+    output: Value | None
+    # Set if it did not.
+    error: FinalError | None
+    # It is in [0, 1) and gives the backoff its jitter.
+    random: float
+
+
+@dataclass(slots=True)
 class Tick:
     """The time of `Execution.next_wake()` has come. Harmless at any other time."""
 
@@ -179,4 +221,6 @@ class Tick:
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
 _OfPeople: TypeAlias = Cancel | Pause | Resume
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | FinishLoop | Tick | Adopt | _OfPeople
+_OfChild: TypeAlias = NoteChildStarted | RefuseChild | EndChild
+_OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
+Command: TypeAlias = _OfRunners | Start | FinishLoop | Tick | Adopt | _OfPeople | _OfChild

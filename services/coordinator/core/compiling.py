@@ -93,6 +93,8 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
         references=seen.by_node(node_id) if has_templates else (),
+        has_control_inputs=control is not None and control.has_inputs,
+        has_own_retry="retry" in item,
         body=body,
     )
 

@@ -72,6 +72,10 @@ class Node:
     body: "Node | None" = None
     # On the body of a repeat@1: its runner evaluates this expression after each turn.
     until: str = ""
+    # A control node that works on its inputs, so they are rendered with its config.
+    has_control_inputs: bool = False
+    # The node says itself how it is tried again.
+    has_own_retry: bool = False
 
     @property
     def runner_module(self) -> str:
@@ -80,7 +84,9 @@ class Node:
 
     @property
     def runner_inputs(self) -> bytes:
-        """The renderer returns its inputs, which are the config of a control node."""
+        """The renderer returns its inputs, which are the config of a control node, or its config and inputs."""
+        if self.has_control_inputs:
+            return b'{"config":%b,"inputs":%b}' % (self.config, self.inputs)
         return self.config if self.is_control else self.inputs
 
 

@@ -3,7 +3,9 @@
 The caller does them only after the commit. A successor has only the journal, and finds in the state what the dead
 holder still owed (`resume_effects`).
 
-Grants and stops may go out in any order. `ReportFinished` comes last, and with it the execution leaves memory.
+Grants and stops may go out in any order. What is owed to others is done in the order in which it came to be owed, so a
+child is started before it is cancelled, and a parent is told before the end is reported. `ReportFinished` comes last,
+and with it the execution leaves memory.
 `parking` is asked when a decision is complete: an execution that only waits gives back its slot.
 """
 
@@ -14,7 +16,7 @@ from typing import TypeAlias, assert_never
 from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import seen_outputs
 from services.coordinator.core.items import item_of
-from services.coordinator.core.state import Execution, Loop, Obligation, Run
+from services.coordinator.core.state import CancelChild, Execution, Loop, Obligation, Run, StartChild
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
@@ -74,7 +76,11 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
         case ev.LoopGathered():
             return (StoreLoopOutput(execution.loops[event.key]),)
         case ev.ExecutionFinished():
-            return list(execution.obligations)
+            return [each for each in execution.obligations if not isinstance(each, CancelChild)]
+        case ev.ChildRequested():
+            return (StartChild(execution.unstarted[event.child_execution_id]),)
+        case ev.ChildCancelOrdered():
+            return (CancelChild(event.child_execution_id),)
         case (
             ev.ExecutionStarted()
             | ev.ExecutionAdopted()
@@ -99,6 +105,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.ExecutionPaused()
             | ev.ExecutionResumed()
             | ev.CommandRefused()
+            | ev.ChildStarted()
         ):
             return ()
         case _:
@@ -114,7 +121,7 @@ def resume_effects(execution: Execution) -> Sequence[Effect]:
         if run.instance_id and (reason := why_to_stop(execution, run))
     ]
     stores = [StoreLoopOutput(loop) for loop in execution.unstored.values()]
-    return [*stops, *stores, *execution.obligations]
+    return [*stops, *stores, *execution.owed]
 
 
 def why_to_stop(execution: Execution, run: Run) -> str:
@@ -125,12 +132,17 @@ def why_to_stop(execution: Execution, run: Run) -> str:
     return stop.outcome.value if stop is not None and run.number in execution.live else ""
 
 
-def parking(execution: Execution, now: Instant) -> Instant | None:
+def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Instant | None:
     """The time that wakes an execution which gives back its slot and its memory, because it only waits and the wait is
-    not short. 0: a message alone wakes it. None: it stays."""
-    if not execution.only_waits or execution.is_final or execution.stop is not None:
+    not short. 0: a message alone wakes it. None: it stays. An execution that owes something stays, unless that has no
+    use before `rest_until`."""
+    if execution.is_final:
+        return rest_until or None
+    if not execution.only_waits or execution.stop is not None or (execution.unstarted and not rest_until):
         return None
     wake_time = execution.next_wake()
+    if rest_until:
+        return min(rest_until, wake_time or rest_until)
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
 
 

@@ -35,6 +35,7 @@ class WaitKind(StrEnum):
 
     TIMER = "TIMER"
     SIGNAL = "SIGNAL"
+    CHILD = "CHILD"
 
 
 class WaitOutcome(StrEnum):
@@ -315,6 +316,38 @@ class LoopEnded(RunEvent):
 
 
 @dataclass(slots=True)
+class ChildRequested(RunEvent):
+    """A node that waits for a child wants this execution to be started. It is owed until ChildStarted, or until the
+    wait has ended. Everything that the start needs is here, so that each repetition asks for the same."""
+
+    # It is decided here and not by whoever starts the child, so that the start can be repeated.
+    child_execution_id: str
+    workflow: str
+    # 0: the newest one when the child is started.
+    version: int
+    # A JSON object.
+    input: bytes
+    # 0: none but that of the child's own workflow.
+    deadline_time: Instant
+    # False: the child goes on when this execution ends before it.
+    is_cancelled_with_parent: bool
+
+
+@dataclass(slots=True)
+class ChildStarted(RunEvent):
+    """The child is queued, which is durable."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class ChildCancelOrdered(RunEvent):
+    """This execution is ending, so its child has to be cancelled. It is owed until this execution is over."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
 class WorkSkipped(RunEvent):
     """No edge to the work was taken. It gets a run of its own, so that it is seen."""
 
@@ -398,4 +431,5 @@ _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
 _OfLoop: TypeAlias = LoopStarted | LoopContinued | LoopGathered | LoopEnded
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop
+_OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop | _OfChild

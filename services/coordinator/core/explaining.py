@@ -4,6 +4,7 @@
 the second event decides: the first line of this table that holds.
 
     the execution is final      nothing: this time is not counted
+    it is paused                PAUSED
     a runner has some work      RUNNING; LEASE_IN_DOUBT, if the second event says that the runner has gone away with it
     work is ready               WAITING_FOR_RUNNER
     work awaits an attempt      BACKOFF
@@ -34,11 +35,17 @@ class Cause(StrEnum):
     BACKOFF = "BACKOFF"
     SLEEPING = "SLEEPING"
     WAITING_FOR_SIGNAL = "WAITING_FOR_SIGNAL"
+    WAITING_FOR_CHILD = "WAITING_FOR_CHILD"
+    PAUSED = "PAUSED"
     LEASE_IN_DOUBT = "LEASE_IN_DOUBT"
     ENGINE = "ENGINE"
 
 
-CAUSES: Mapping[ev.WaitKind, Cause] = {ev.WaitKind.TIMER: Cause.SLEEPING, ev.WaitKind.SIGNAL: Cause.WAITING_FOR_SIGNAL}
+CAUSES: Mapping[ev.WaitKind, Cause] = {
+    ev.WaitKind.TIMER: Cause.SLEEPING,
+    ev.WaitKind.SIGNAL: Cause.WAITING_FOR_SIGNAL,
+    ev.WaitKind.CHILD: Cause.WAITING_FOR_CHILD,
+}
 assert CAUSES.keys() == set(ev.WaitKind), "a kind of wait has no cause"
 
 
@@ -46,7 +53,8 @@ class Blocker(NamedTuple):
     """One thing that the execution waits for."""
 
     cause: Cause
-    work: Work
+    # None: the execution as a whole.
+    work: Work | None
     since: Instant
     # 0: no time ends it.
     until: Instant = 0
@@ -96,6 +104,8 @@ def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Conta
     """`live` are the runner instances that are heard."""
     if execution.is_final:
         return
+    if execution.paused_by is not None:
+        yield Blocker(Cause.PAUSED, None, execution.paused_by.time)
     for run in execution.live.values():
         begun = run.start_time or run.create_time
         if run.instance_id in live:
@@ -113,6 +123,8 @@ def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Conta
 
 def _cause_of(execution: Execution, *, is_lost: bool) -> tuple[Cause, Instant]:
     """The cause, and when it was due to end. 0: no time ends it."""
+    if execution.paused_by is not None:
+        return Cause.PAUSED, 0
     if execution.live:
         return (Cause.LEASE_IN_DOUBT if is_lost and len(execution.live) == 1 else Cause.RUNNING), 0
     if execution.ready:

@@ -170,6 +170,21 @@ class Run:
         return bool(self.instance_id and self.end_time) and not self.is_answered
 
 
+class ChildExecution(NamedTuple):
+    """The execution that a node starts, and what it is started with."""
+
+    execution_id: str
+    workflow: str
+    # 0: the newest one.
+    version: int
+    input: bytes
+    # 0: none but that of its own workflow.
+    deadline: Instant
+    is_cancelled_with_parent: bool
+    # The run of the node that started it.
+    run: int
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Wait:
     work: Work
@@ -177,6 +192,8 @@ class Wait:
     due: Instant
     # The order of the timer that ends the wait. 0: no time ends it, or it is over.
     timer: int = 0
+    # Set while a child is waited for.
+    child: ChildExecution | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -254,13 +271,31 @@ class Answer(NamedTuple):
     message: str = ""
 
 
+class StartChild(NamedTuple):
+    """The child has to be queued. ChildStarted acknowledges it, and so does the end of the wait."""
+
+    child: ChildExecution
+
+
+class CancelChild(NamedTuple):
+    """The child has to learn that its parent is ending. The end of the lease acknowledges it."""
+
+    execution_id: str
+
+
+class TellParent(NamedTuple):
+    """The end has to be in the mailbox of the parent before the lease ends. The end of the lease acknowledges it."""
+
+    execution_id: str
+
+
 class ReportFinished(NamedTuple):
     """The dispatcher has to learn that the execution is finished. The end of the lease acknowledges it."""
 
     state: ExecutionState
 
 
-Obligation: TypeAlias = ReportFinished
+Obligation: TypeAlias = StartChild | CancelChild | TellParent | ReportFinished
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -306,6 +341,11 @@ class Execution:
     stop: Stop | None = None
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
+    # The waits for children, by the id of the child; and the children that are not known to be queued. A child stays
+    # among these even if this execution is told to end before.
+    children: dict[str, Wait] = field(default_factory=dict)
+    unstarted: dict[str, ChildExecution] = field(default_factory=dict)
+    # What is owed beside the start of children, in the order in which it has to be done.
     obligations: list[Obligation] = field(default_factory=list)
     retries: int = 0
     cost_tokens: int = 0
@@ -341,6 +381,11 @@ class Execution:
         if self.paused_by is not None:
             return ExecutionState.PAUSED
         return ExecutionState.WAITING if self.only_waits else ExecutionState.RUNNING
+
+    @property
+    def owed(self) -> list[Obligation]:
+        """What others have yet to be told, in the order in which they have to be told."""
+        return [*map(StartChild, self.unstarted.values()), *self.obligations]
 
     def work_of(self, key: WorkKey) -> Work:
         """The work with this key. It is made when it is first mentioned."""

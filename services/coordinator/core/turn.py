@@ -72,6 +72,10 @@ class Turn:
         cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
         for wait in list(execution.waits.values()):
+            child = wait.child
+            if child is not None and child.is_cancelled_with_parent and wait.work.run is not None:
+                run = wait.work.run.number
+                self.emit(ev.ChildCancelOrdered(self.now, wait.work.key, run, child.execution_id))
             self.cancel_run(wait.work)
         for loop in list(execution.loops.values()):
             self.cancel_run(loop.work)
@@ -150,7 +154,8 @@ class Turn:
 
     def run_of(self, work: Work) -> int:
         """The run under which a control node goes on, or the number of a new one."""
-        return len(self.execution.runs) + 1 if work.run is None else work.run.number
+        run = work.run
+        return len(self.execution.runs) + 1 if run is None or run.end_time else run.number
 
     def _start_time_of(self, work: Work) -> Instant:
         return self.now if work.run is None else work.run.start_time or self.now

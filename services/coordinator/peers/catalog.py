@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 import orjson
@@ -57,21 +57,21 @@ class ApiReplicas:
             for address in gone:
                 await self._forget(address)
 
-    async def call(self, ask: Callable[[Any], Awaitable[Answer]], absent: str) -> Answer:
-        """Raises a Refusal if api answers with the reason `absent`. Any other error says nothing about what was asked
+    async def call(self, ask: Callable[[grpc.aio.Channel], Awaitable[Answer]], *answers: str) -> Answer:
+        """Raises a Refusal if api answers with one of these reasons. Any other error says nothing about what was asked
         for."""
         present = self._present or tuple(sorted(await self._book.read()))
         failure: Exception | None = None
         for place in range(self._next, self._next + len(present)):
             address = present[place % len(present)]
             try:
-                return await ask(CatalogServiceStub(self._channels.get(address)))
+                return await ask(self._channels.get(address))
             except grpc.aio.AioRpcError as error:
                 # The next call begins with another replica.
                 self._next += 1
                 failure = remote = remote_error(error)
-                if remote.reason == absent:
-                    raise Refusal(absent, remote.message) from None
+                if remote.reason in answers:
+                    raise Refusal(remote.reason, remote.message, code=remote.code) from None
                 if not remote.may_retry:
                     log.error("api did not answer", error=str(remote))
                     break
@@ -94,7 +94,9 @@ class CatalogDefinitions:
     async def get(self, version_id: str) -> Version:
         request = pb.GetVersionRequest(version_id=version_id)
         try:
-            found = await self._replicas.call(lambda stub: stub.GetVersion(request, timeout=_CALL_SECONDS), _NO_VERSION)
+            found = await self._replicas.call(
+                lambda channel: CatalogServiceStub(channel).GetVersion(request, timeout=_CALL_SECONDS), _NO_VERSION
+            )
         except Refusal as refused:
             raise DefinitionRefused(_NO_VERSION, refused.message, is_permanent=True) from None
         try:
@@ -138,7 +140,9 @@ class CatalogKeys:
         now = self._clock.monotonic()
         request = pb.IdentifyKeyRequest(key_hash=key_hash)
         try:
-            found = await self._replicas.call(lambda stub: stub.IdentifyKey(request, timeout=_CALL_SECONDS), _NO_KEY)
+            found = await self._replicas.call(
+                lambda channel: CatalogServiceStub(channel).IdentifyKey(request, timeout=_CALL_SECONDS), _NO_KEY
+            )
         except Refusal as refused:
             self._known.pop(key_hash, None)
             raise Refusal("KEY_INVALID", refused.message) from None

@@ -21,7 +21,9 @@ def explanation_of(explained: Explained) -> api.Explanation:
 
 def _fill(shown: api.Explanation.Blocker, execution_id: str, blocker: Blocker, sentence: str) -> None:
     shown.kind = api.Explanation.Cause.Value(blocker.cause.value)
-    shown.node, shown.message = blocker.work.node.id, sentence
+    shown.message = sentence
+    if blocker.work is not None:
+        shown.node = blocker.work.node.id
     if blocker.run is not None:
         shown.run_id = f"{execution_id}.{blocker.run.number}"
     put_time(shown.since_time, blocker.since)

@@ -58,7 +58,8 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int,
     message.node, message.module = node.id, node.runner_module
     message.iteration, message.generation, message.attempt = work.key.iteration, work.key.generation, run.attempt
     message.cursor, message.has_templates = work.cursor, work.is_templated
-    message.render_only, message.render_all = node.is_control, run.is_rendering
+    message.render_only = node.is_control and not node.has_control_inputs
+    message.render_all = run.is_rendering
     _put_documents(message, work)
     message.effect_key, message.traceparent = key, run.traceparent
     message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
@@ -91,7 +92,9 @@ def _put_documents(message: pb.RunGrant, work: Work) -> None:
         documents = orjson.loads(rendered)
         message.config, message.inputs = orjson.dumps(documents["config"]), orjson.dumps(documents["inputs"])
     else:
-        message.config, message.inputs = work.node.config, work.node.runner_inputs
+        # The config of a control node with inputs is a part of these.
+        message.config = b"{}" if work.node.has_control_inputs else work.node.config
+        message.inputs = work.node.runner_inputs
 
 
 def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:

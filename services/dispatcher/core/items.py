@@ -213,6 +213,18 @@ class QueuedRow(NamedTuple):
     failure_time: datetime | None
 
 
+class GivenUp(NamedTuple):
+    """A row that has become a dead letter. If it is a child, its parent has yet to learn so."""
+
+    execution_id: str
+    # Serialized StartOrder.
+    start: bytes
+    failure_reason: str
+    failure_message: str
+    # Microseconds since 1970.
+    failure_us: int
+
+
 class UsedRequest(NamedTuple):
     """A request_id and the start that it was used for."""
 

@@ -14,6 +14,7 @@ from services.chassis.lease.frames import Grant
 from services.chassis.telemetry.tracing import may_be_sampled
 from services.dispatcher.core.items import (
     Claim,
+    GivenUp,
     LeaseBegun,
     LeaseFinished,
     LeaseParked,
@@ -168,6 +169,21 @@ def mailbox_message_of(message: sessions_pb2.ExecutionMessage, workspace: str) -
         kept.create_time.GetCurrentTime()
     is_ending = kept.WhichOneof("body") == "cancel"
     return MailboxMessage(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending)
+
+
+def given_up_message(given_up: GivenUp) -> MailboxMessage | None:
+    """The news for the parent; None: the execution has no parent."""
+    order = start_pb2.StartOrder.FromString(given_up.start)
+    if not is_execution_id(order.parent_execution_id):
+        return None
+    message = sessions_pb2.ExecutionMessage(
+        message_id=f"child:{given_up.execution_id}:given_up:{given_up.failure_us}",
+        execution_id=order.parent_execution_id,
+    )
+    ended = message.child_ended
+    ended.child_execution_id = given_up.execution_id
+    ended.given_up.reason, ended.given_up.message = given_up.failure_reason, given_up.failure_message
+    return mailbox_message_of(message, order.workspace)
 
 
 def queued_of(row: QueuedRow) -> queue_pb2.Queued:

@@ -84,6 +84,7 @@ _CLOSE: Final = Composed(
         failure_reason="WORKSPACE_CLOSED",
         failure_message="the workspace was closed before the execution started",
         failure_time=func.clock_timestamp(),
+        parent_told=False,
     )
     .returning(execution_id_text)
 )

@@ -7,9 +7,9 @@ import pytest
 from services.api.rpc.allowed_callers import RULES
 from services.chassis.identity.callers import CallerKind, Identity
 from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
-from windlass.catalog.v1 import catalog_pb2
+from windlass.catalog.v1 import catalog_pb2, children_pb2
 
-FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2, catalog_pb2)
+FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2, catalog_pb2, children_pb2)
 METHODS = sorted(
     f"/{service.full_name}/{method.name}"
     for file in FILES
@@ -49,7 +49,7 @@ MEMBERS = {
 
 def expected(method: str) -> set[str]:
     service, name = method.rsplit("/", 1)
-    if service.endswith("CatalogService"):
+    if service.endswith(("CatalogService", "ChildService")):
         return {"coordinator"}
     if service.endswith("WorkspaceService"):
         return {"system"}

@@ -1,6 +1,6 @@
 """What an execution waits for, and where its time went."""
 
-from services.coordinator.core.commands import ReportStarted
+from services.coordinator.core.commands import Pause, ReportStarted
 from services.coordinator.core.explaining import Cause, Stopwatch, blockers
 from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
@@ -27,7 +27,12 @@ def blocked_by(story: Story, *live: str) -> list[tuple[str, str, float, float]]:
     """Cause, node, and the seconds since when and until when it holds, from the beginning of the story."""
     stopwatch, execution = watched(story)
     return [
-        (each.cause.value, each.work.node.id, (each.since - BEGIN) / SECOND, max(0, each.until - BEGIN) / SECOND)
+        (
+            each.cause.value,
+            each.work.node.id if each.work else "",
+            (each.since - BEGIN) / SECOND,
+            max(0, each.until - BEGIN) / SECOND,
+        )
         for each in blockers(execution, stopwatch.since, live)
     ]
 
@@ -115,6 +120,15 @@ def test_every_blocker_is_named_with_its_times():
         ("WAITING_FOR_RUNNER", "c", 0, 0),
         ("SLEEPING", "d", 0, 60),
     ]
+
+
+def test_a_pause_comes_first_and_counts_before_all_else():
+    story = begun()
+    story.later(2)
+    story.when(Pause("m1", "ann", "lunch"))
+    story.later(3)
+    assert blocked_by(story, "i1") == [("PAUSED", "", 2, 0), ("RUNNING", "a", 0, 0)]
+    assert spent(story) == {"RUNNING": 2, "PAUSED": 3}
 
 
 def test_a_backoff_says_until_when():

@@ -12,12 +12,15 @@ from services.coordinator.core.controls.for_each import ForEach
 from services.coordinator.core.controls.join import Join
 from services.coordinator.core.controls.repeat import Repeat
 from services.coordinator.core.controls.sleep import Sleep
+from services.coordinator.core.controls.sub_workflow import SubWorkflow
 from services.coordinator.core.events import WaitEnded, WaitOutcome
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
 
-CONTROLS: dict[str, Control] = {control.module: control for control in (ForEach(), Join(), Repeat(), Sleep())}
+CONTROLS: dict[str, Control] = {
+    control.module: control for control in (ForEach(), Join(), Repeat(), Sleep(), SubWorkflow())
+}
 
 
 def begin(turn: Turn, work: Work) -> None:

@@ -18,6 +18,8 @@ class Control(ABC):
     module: ClassVar[str]
     # False: the config is not looked at, so nothing in it has to be rendered.
     has_config: ClassVar[bool] = True
+    # True: it works on the inputs of its node, so they are rendered too.
+    has_inputs: ClassVar[bool] = False
 
     @abstractmethod
     def begin(self, turn: Turn, work: Work) -> None:
@@ -32,6 +34,14 @@ class Control(ABC):
 def config_of(work: Work) -> Any:
     """The node's config, rendered where it holds templates. `InvalidConfig` if a runner rendered no JSON."""
     try:
-        return json.loads(work.config or work.node.config)
+        config = json.loads(work.config or work.node.config)
     except (ValueError, RecursionError):
         raise InvalidConfig("the rendered config is not JSON") from None
+    return config["config"] if work.config and work.node.has_control_inputs else config
+
+
+def inputs_of(work: Work) -> bytes:
+    """The node's inputs as JSON, rendered where they hold templates."""
+    if not work.config:
+        return work.node.inputs
+    return json.dumps(json.loads(work.config)["inputs"], ensure_ascii=False, separators=(",", ":")).encode()

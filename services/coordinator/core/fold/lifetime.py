@@ -4,7 +4,7 @@ from services.coordinator.core import events as ev
 from services.coordinator.core.fold.graph import cancel, passed_over, release_targets
 from services.coordinator.core.fold.pausing import end_pause
 from services.coordinator.core.fold.timers import set_timer
-from services.coordinator.core.state import Execution, ReportFinished, Stop, TimerKind
+from services.coordinator.core.state import Execution, ReportFinished, Stop, TellParent, TimerKind
 from services.coordinator.core.values import BrokenInvariant
 
 
@@ -40,4 +40,6 @@ def execution_finished(execution: Execution, event: ev.ExecutionFinished) -> Non
     execution.error = event.error
     execution.end_time = event.time
     execution.timers.clear()
+    if execution.origin.parent_execution_id:
+        execution.obligations.append(TellParent(execution.origin.parent_execution_id))
     execution.obligations.append(ReportFinished(event.state))

@@ -154,6 +154,8 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
     run = ended_run(execution, event)
     if wait := execution.waits.pop(event.key, None):
         wait.timer = 0
+        if wait.child is not None:
+            del execution.children[wait.child.execution_id]
     if event.key in execution.loops:
         forget_loop(execution, event.key)
     run.is_answered = run.is_answered or event.is_reported

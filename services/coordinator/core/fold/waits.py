@@ -19,3 +19,7 @@ def wait_ended(execution: Execution, event: ev.WaitEnded) -> None:
     wait = execution.waits.pop(event.key)
     wait.timer = 0
     wait.work.state = WorkState.BEGUN
+    if wait.child is not None:
+        # Its end came before the answer to its start, or its start was refused.
+        execution.unstarted.pop(wait.child.execution_id, None)
+        del execution.children[wait.child.execution_id]

@@ -101,6 +101,7 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     WAIT_KIND_UNSPECIFIED: _WaitKind.ValueType  # 0
     WAIT_KIND_TIMER: _WaitKind.ValueType  # 1
     WAIT_KIND_SIGNAL: _WaitKind.ValueType  # 2
+    WAIT_KIND_CHILD: _WaitKind.ValueType  # 4
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
     """The kinds of waits."""
@@ -108,6 +109,7 @@ class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
 WAIT_KIND_UNSPECIFIED: WaitKind.ValueType  # 0
 WAIT_KIND_TIMER: WaitKind.ValueType  # 1
 WAIT_KIND_SIGNAL: WaitKind.ValueType  # 2
+WAIT_KIND_CHILD: WaitKind.ValueType  # 4
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
 
 class _WaitOutcome:
@@ -198,6 +200,9 @@ class Event(_message.Message):
     LOOP_CONTINUED_FIELD_NUMBER: _builtins.int
     LOOP_GATHERED_FIELD_NUMBER: _builtins.int
     LOOP_ENDED_FIELD_NUMBER: _builtins.int
+    CHILD_REQUESTED_FIELD_NUMBER: _builtins.int
+    CHILD_STARTED_FIELD_NUMBER: _builtins.int
+    CHILD_CANCEL_ORDERED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -254,6 +259,12 @@ class Event(_message.Message):
     def loop_gathered(self) -> Global___LoopGathered: ...
     @_builtins.property
     def loop_ended(self) -> Global___LoopEnded: ...
+    @_builtins.property
+    def child_requested(self) -> Global___ChildRequested: ...
+    @_builtins.property
+    def child_started(self) -> Global___ChildStarted: ...
+    @_builtins.property
+    def child_cancel_ordered(self) -> Global___ChildCancelOrdered: ...
     def __init__(
         self,
         *,
@@ -285,12 +296,15 @@ class Event(_message.Message):
         loop_continued: Global___LoopContinued | None = ...,
         loop_gathered: Global___LoopGathered | None = ...,
         loop_ended: Global___LoopEnded | None = ...,
+        child_requested: Global___ChildRequested | None = ...,
+        child_started: Global___ChildStarted | None = ...,
+        child_cancel_ordered: Global___ChildCancelOrdered | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_ended"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_ended", "child_requested", "child_started", "child_cancel_ordered"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -1542,3 +1556,108 @@ class ExecutionFinished(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecutionFinished: _TypeAlias = ExecutionFinished  # noqa: Y015
+
+@_typing.final
+class ChildRequested(_message.Message):
+    """A node that waits wants this execution to be started as a child. It is owed until ChildStarted, or until the wait has
+    ended. The start is repeated under the same id, so it happens once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    DEADLINE_TIME_FIELD_NUMBER: _builtins.int
+    IS_CANCELLED_WITH_PARENT_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    workflow: _builtins.str
+    version: _builtins.int
+    """0: the newest one when the child is started."""
+    input: _builtins.bytes
+    """A JSON object."""
+    deadline_time: _builtins.int
+    """0: none but that of the child's own workflow."""
+    is_cancelled_with_parent: _builtins.bool
+    """False: the child goes on when its parent ends before it."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+        workflow: _builtins.str = ...,
+        version: _builtins.int = ...,
+        input: _builtins.bytes = ...,
+        deadline_time: _builtins.int = ...,
+        is_cancelled_with_parent: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "deadline_time", b"deadline_time", "input", b"input", "is_cancelled_with_parent", b"is_cancelled_with_parent", "key", b"key", "run", b"run", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildRequested: _TypeAlias = ChildRequested  # noqa: Y015
+
+@_typing.final
+class ChildStarted(_message.Message):
+    """The child is queued."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildStarted: _TypeAlias = ChildStarted  # noqa: Y015
+
+@_typing.final
+class ChildCancelOrdered(_message.Message):
+    """The execution is ending, so its child has to be cancelled. It is owed until the execution is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildCancelOrdered: _TypeAlias = ChildCancelOrdered  # noqa: Y015
