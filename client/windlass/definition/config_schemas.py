@@ -3,8 +3,15 @@
 from collections.abc import Mapping
 from typing import Final
 
-from windlass.definition.durations import SECOND
+from windlass.definition.durations import DURATION_MAX, SECOND
 from windlass.definition.fields import BRANCH, DURATION, Schema, object_of
+from windlass.definition.limits import (
+    APPROVALS_REQUIRED_MAX,
+    ASSIGNEE_CHARACTERS_MAX,
+    ASSIGNEES_MAX,
+    SIGNAL_CHARACTERS_MAX,
+    TITLE_CHARACTERS_MAX,
+)
 
 DELAY_SECONDS_MAX: Final = 3_600
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -22,6 +29,22 @@ _DELAY: Final[Schema] = {
 _TIME: Final[Schema] = {"time": True, "x-reason": "BAD_TIME"}
 _EXPRESSION: Final[Schema] = {"type": "string", "description": 'an expression is text: write "input.n > 5" in quotes'}
 _TEXTS: Final[Schema] = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+_TIMEOUT: Final[Schema] = {
+    "allOf": [
+        DURATION,
+        {
+            "duration-between": [1, DURATION_MAX],
+            "x-reason": "OUT_OF_RANGE",
+            "description": "a timeout is longer than nothing",
+        },
+    ]
+}
+
+
+def _text(most: int, words: str) -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": most, "description": words}
+
+
 _EITHER: Final[Schema] = {
     "oneOf": [{"required": ["duration"]}, {"required": ["until"]}],
     "description": "sleep@1 needs either a duration or the time until when",
@@ -32,6 +55,30 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
     "transform@1": object_of(),
     "join@1": object_of(),
     "sleep@1": {**object_of(duration=DURATION, until=_TIME), "allOf": [_EITHER]},
+    "wait_signal@1": object_of(
+        ("signal",),
+        signal=_text(SIGNAL_CHARACTERS_MAX, f"a signal is named by a text of 1 to {SIGNAL_CHARACTERS_MAX} characters"),
+        timeout=_TIMEOUT,
+        onTimeout={"enum": ["FAIL", "CONTINUE"]},
+    ),
+    "approval@1": object_of(
+        ("title",),
+        title=_text(TITLE_CHARACTERS_MAX, f"a title is a text of 1 to {TITLE_CHARACTERS_MAX} characters"),
+        form={"type": "object"},
+        assignees={
+            "type": "array",
+            "maxItems": ASSIGNEES_MAX,
+            "items": _text(ASSIGNEE_CHARACTERS_MAX, 'an assignee is the title of a key, or a role like "role:ADMIN"'),
+        },
+        required={
+            "type": "integer",
+            "minimum": 1,
+            "maximum": APPROVALS_REQUIRED_MAX,
+            "description": f"must be a whole number from 1 to {APPROVALS_REQUIRED_MAX}",
+        },
+        timeout=_TIMEOUT,
+        onTimeout={"enum": ["APPROVE", "REJECT", "FAIL"]},
+    ),
     "condition@1": object_of(("expression",), expression=_EXPRESSION),
     "switch@1": object_of(
         ("cases",),

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Error, Instant, Origin, ReleaseReason, Span, Value
+from services.coordinator.core.values import ApprovalChoice, Error, Instant, Origin, ReleaseReason, Span, Value
 
 
 @dataclass(slots=True)
@@ -116,6 +116,11 @@ class ReportStopped(ReportOfEnd):
 
 
 @dataclass(slots=True)
+class ReportDeferred(ReportOfEnd):
+    """The module has given the completion token of the run to somebody else, who finishes the work."""
+
+
+@dataclass(slots=True)
 class Release(ReportOfRun):
     """Take a run back without an outcome: from its runner, or because it never reached one."""
 
@@ -143,5 +148,59 @@ class Tick:
     random: float
 
 
-_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt
+@dataclass(slots=True)
+class Signal:
+    message_id: str
+    caller: str
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True)
+class DecideApproval:
+    message_id: str
+    # The title, the id and the role of the key that decides.
+    caller: str
+    key_id: str
+    role: str
+    # The number of the approval's run.
+    run: int
+    decision: ApprovalChoice
+    # JSON that fits the form of the approval.
+    form: bytes = b"{}"
+    comment: str = ""
+
+
+@dataclass(slots=True)
+class OutsideCommand:
+    """It comes from whoever has the completion token of the run. The token was checked when the command came in."""
+
+    message_id: str
+    run: int
+
+
+@dataclass(slots=True)
+class CompleteRun(OutsideCommand):
+    # JSON.
+    output: bytes
+    branch: str = ""
+
+
+@dataclass(slots=True)
+class FailRun(OutsideCommand):
+    error: Error
+    # It is in [0, 1) and gives the backoff its jitter.
+    random: float
+
+
+@dataclass(slots=True)
+class HeartbeatRun(OutsideCommand):
+    # None: it stays as it was.
+    progress: float | None = None
+    message: str | None = None
+
+
+_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | ReportDeferred
+_Messages: TypeAlias = Signal | DecideApproval | CompleteRun | FailRun | HeartbeatRun
+Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt | _Messages

@@ -77,6 +77,12 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.BackoffEnded()
             | ev.WaitStarted()
             | ev.WaitEnded()
+            | ev.SignalReceived()
+            | ev.SignalTaken()
+            | ev.ApprovalRequested()
+            | ev.ApprovalDecided()
+            | ev.RunDeferred()
+            | ev.OutsideAnswered()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
         ):

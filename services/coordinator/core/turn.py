@@ -72,18 +72,18 @@ class Turn:
 
     # Work that no runner has: it waits, succeeds or fails
 
-    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0) -> None:
-        self.emit(ev.WaitStarted(self.now, work.key, self._run_of(work), kind, due))
+    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0, name: str = "") -> None:
+        self.emit(ev.WaitStarted(self.now, work.key, self.run_of(work), kind, due, name))
 
     def succeed(self, work: Work, output: Value, branch: str = "") -> None:
-        run, start_time = self._run_of(work), self._start_time_of(work)
+        run, start_time = self.run_of(work), self._start_time_of(work)
         then = self.after_success(work, branch)
         self.emit(ev.RunSucceeded(self.now, work.key, run, output, branch, start_time, self.now, b"", b"", 0, then))
 
     def fail(self, work: Work, error_type: str, message: str) -> None:
         """The work failed finally, before a runner could do it or while the core did it."""
         # No runner measured it, so the report has times alone, and an epoch that nobody compares.
-        report = ReportOfEnd(self._run_of(work), 0, start_time=self._start_time_of(work), end_time=self.now)
+        report = ReportOfEnd(self.run_of(work), 0, start_time=self._start_time_of(work), end_time=self.now)
         self.fail_run(work, report, Error(ErrorClass.PERMANENT, error_type, message))
 
     # A run failed: the work is tried again, or it failed too
@@ -137,7 +137,7 @@ class Turn:
             random=random,
         )
 
-    def _run_of(self, work: Work) -> int:
+    def run_of(self, work: Work) -> int:
         """The run under which a control node goes on, or the number of a new one."""
         return len(self.execution.runs) + 1 if work.run is None else work.run.number
 

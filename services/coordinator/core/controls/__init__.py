@@ -9,13 +9,16 @@ stands with those of all modules, in `windlass.definition`.
 
 from services.coordinator.core.controls.control import Control, InvalidConfig
 from services.coordinator.core.controls.join import Join
+from services.coordinator.core.controls.request_approval import RequestApproval
 from services.coordinator.core.controls.sleep import Sleep
+from services.coordinator.core.controls.wait_signal import WaitSignal
 from services.coordinator.core.events import WaitEnded, WaitOutcome
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
 
-CONTROLS: dict[str, Control] = {control.module: control for control in (Join(), Sleep())}
+_CONTROLS = (Join(), Sleep(), WaitSignal(), RequestApproval())
+CONTROLS: dict[str, Control] = {control.module: control for control in _CONTROLS}
 
 
 def begin(turn: Turn, work: Work) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import graph, lifetime, runs, waits
+from services.coordinator.core.fold import approvals, graph, lifetime, runs, signals, waits
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import RunState
 
@@ -62,6 +62,18 @@ def apply(execution: Execution, event: ev.Event) -> None:
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
+        case ev.SignalReceived():
+            signals.signal_received(execution, event)
+        case ev.SignalTaken():
+            signals.signal_taken(execution, event)
+        case ev.ApprovalRequested():
+            approvals.approval_requested(execution, event)
+        case ev.ApprovalDecided():
+            approvals.approval_decided(execution, event)
+        case ev.RunDeferred():
+            waits.run_deferred(execution, event)
+        case ev.OutsideAnswered():
+            waits.outside_answered(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
             run = runs.new_run(execution, work, event, RunState.SKIPPED)

@@ -2,7 +2,8 @@
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick
+    timing      Tick                             signalling Signal
+    deciding    DecideApproval                   deferring  ReportDeferred, CompleteRun, FailRun, HeartbeatRun
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -13,7 +14,16 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import leasing, reporting, starting, stopping, timing
+from services.coordinator.core.handlers import (
+    deciding,
+    deferring,
+    leasing,
+    reporting,
+    signalling,
+    starting,
+    stopping,
+    timing,
+)
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -29,6 +39,12 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.ReportSuccess: reporting.report_success,
     commands.ReportFailure: reporting.report_failure,
     commands.ReportStopped: reporting.report_stopped,
+    commands.ReportDeferred: deferring.report_deferred,
+    commands.Signal: signalling.signal,
+    commands.DecideApproval: deciding.decide,
+    commands.CompleteRun: deferring.complete,
+    commands.FailRun: deferring.fail,
+    commands.HeartbeatRun: deferring.heartbeat,
     commands.Cancel: stopping.cancel,
     commands.Tick: timing.tick,
 }

@@ -1,0 +1,24 @@
+"""Bookkeeping of approvals: they are requested and decided. Waits that end without a decision end them in waits.py."""
+
+from services.coordinator.core import events as ev
+from services.coordinator.core.approvals import Approval
+from services.coordinator.core.state import Execution
+
+
+def approval_requested(execution: Execution, event: ev.ApprovalRequested) -> None:
+    execution.approvals[event.run] = Approval(
+        event.key.node,
+        event.title,
+        event.form,
+        event.assignees,
+        event.required,
+        event.time,
+        execution.waits[event.key].due,
+    )
+
+
+def approval_decided(execution: Execution, event: ev.ApprovalDecided) -> None:
+    approval = execution.approvals[event.run]
+    approval.decisions.append(event)
+    if event.outcome is not None:
+        approval.state = event.outcome
