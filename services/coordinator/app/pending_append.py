@@ -18,6 +18,7 @@ from services.coordinator.core.effects import Effect, effects, resume_effects
 from services.coordinator.core.events import Event
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
+    approval_row,
     execution_change,
     execution_row,
     is_plain_lease,
@@ -144,9 +145,25 @@ class PendingAppend:
         row = execution_change(execution) if self.from_seq else execution_row(execution)
         row = (*row, summary_json(execution) if execution.is_final else None)
         entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)
+        approvals = self._approvals() if execution.approvals else ()
         return Append(
-            owned.execution_id, owned.epoch, self.from_seq, execution.seq, entry, row, leased, made, ended, moved
+            owned.execution_id,
+            owned.epoch,
+            self.from_seq,
+            execution.seq,
+            entry,
+            row,
+            leased,
+            made,
+            ended,
+            moved,
+            approvals,
         )
+
+    def _approvals(self) -> list[tuple[Any, ...]]:
+        """Every event of an approval names its run."""
+        execution = self.execution
+        return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
 
 
 def summary_json(execution: Execution) -> str:

@@ -44,6 +44,8 @@ class Append(NamedTuple):
     ended: Sequence[tuple[Any, ...]]
     # Other changed runs: RUN_CHANGING.
     moved: Sequence[tuple[Any, ...]]
+    # New and changed approvals: APPROVAL_COLUMNS.
+    approvals: Sequence[tuple[Any, ...]] = ()
 
 
 class Fence(NamedTuple):
