@@ -136,12 +136,26 @@ def _deferred(story: Story) -> None:
     for id in ("a", "b", "c"):
         run = story.run(id)
         story.when(ReportDeferred(run.number, run.epoch, start_time=story.now, end_time=story.now, cost_tokens=5))
-    story.when(HeartbeatRun("m1", story.run("a").number, 0.5, "half way"))
-    story.when(CompleteRun("m2", story.run("a").number, b'{"paid":true}', "left"))
-    story.when(FailRun("m3", story.run("b").number, Error(ErrorClass.TRANSIENT, "BOOM", "it went wrong"), 0.5))
+    story.when(HeartbeatRun("m1", "", story.run("a").number, 0.5, "half way"))
+    story.when(CompleteRun("m2", "", story.run("a").number, b'{"paid":true}', "left"))
+    story.when(FailRun("m3", "", story.run("b").number, Error(ErrorClass.TRANSIENT, "BOOM", "it went wrong"), 0.5))
     story.wake()
     story.assign("b")
-    story.when(FailRun("m4", story.run("b").number, Error(ErrorClass.PERMANENT, "BOOM", "it went wrong"), 0.5))
+    story.when(FailRun("m4", "", story.run("b").number, Error(ErrorClass.PERMANENT, "BOOM", "it went wrong"), 0.5))
+
+
+def _paused(story: Story) -> None:
+    story.start()
+    story.assign("a")
+    story.pause()
+    story.fail("a", ErrorClass.TRANSIENT)
+    story.resume("resume1")
+    story.resume("resume2")
+    story.wake()
+    story.assign("a")
+    story.pause("pause2")
+    story.succeed("a")
+    story.resume("resume3")
     story.wake()
 
 
@@ -220,6 +234,13 @@ STORIES = {
         _approved,
     ),
     "deferred": Scene({"nodes": [*map(node, "ab"), node("c", timeout="60s", retry={"attempts": 1})]}, _deferred),
+    "paused": Scene(
+        {
+            "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],
+            "edges": chain("a", "s"),
+        },
+        _paused,
+    ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "sleep": Scene(
         {"nodes": [node("s", "sleep@1", config={"duration": "90s"}), node("j", "join@1")], "edges": chain("s", "j")},

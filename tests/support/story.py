@@ -16,15 +16,17 @@ from services.coordinator.core.commands import (
     Cancel,
     Command,
     LoseRunner,
+    Pause,
     Release,
     ReportFailure,
     ReportSuccess,
+    Resume,
     Start,
     Tick,
 )
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effects import effects
-from services.coordinator.core.events import Event, ExecutionFinished, LateReportRejected
+from services.coordinator.core.events import CommandRefused, Event, ExecutionFinished, LateReportRejected
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import RowValues, approval_row, execution_row, run_row
@@ -110,7 +112,7 @@ class Story:
         before = rows(self.execution)
         decision = handle(self.execution, command, self.now)
         if decision.refusal is not None:
-            assert all(isinstance(event, LateReportRejected) for event in decision.events)
+            assert all(isinstance(event, LateReportRejected | CommandRefused) for event in decision.events)
             assert rows(self.execution)[1] == before[1], "a refused command changed a run"
         if not decision.events:
             assert rows(self.execution) == before, "a row changed without an event"
@@ -189,6 +191,12 @@ class Story:
     def cancel(self) -> Any:
         return self.when(Cancel("m1", "enough", "ann"))
 
+    def pause(self, message_id: str = "pause1") -> Any:
+        return self.when(Pause(message_id, "ann", "look first"))
+
+    def resume(self, message_id: str = "resume1") -> Any:
+        return self.when(Resume(message_id, "bob"))
+
     def adopt(self, *live: str, epoch: int = 2) -> Any:
         return self.when(Adopt(epoch, "c2", frozenset(live)))
 
@@ -249,7 +257,8 @@ def check(story: Story) -> None:
     assert rows(again) == rows(execution), "the fold shows other rows"
     assert again.next_wake() == execution.next_wake()
     assert list(again.live) == list(execution.live)
-    assert (list(execution.to_begin), list(execution.passed_over)) == ([], []), "the decision is not complete"
+    assert not execution.passed_over, "the decision is not complete"
+    assert not execution.to_begin or execution.paused_by, "a control node did not begin"
     _check_counts(execution)
     assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
     if execution.is_final and execution.stop is None:
@@ -266,7 +275,8 @@ def _check_counts(execution: Execution) -> None:
     assert len(execution.waits) == states.count(WorkState.WAITING)
     assert len(execution.backoffs) == states.count(WorkState.BACKOFF)
     going = len(execution.ready) + len(execution.live) + len(execution.waits) + len(execution.backoffs)
+    going += len(execution.to_begin)
     assert execution.is_final == (going == 0), "it stands still"
-    if going and not execution.live and not execution.ready:
+    if going and not execution.live and not execution.ready and not execution.paused_by:
         has_message_wait = any(not wait.due for wait in execution.waits.values())
         assert execution.next_wake() or has_message_wait, "nothing would ever wake it"

@@ -325,7 +325,7 @@ class _Room:
 
 
 def _wanting(owned: OwnedExecution, requirement: Requirement) -> Iterator[Work]:
-    if owned.is_dropped or owned.execution is None:
+    if owned.is_dropped or owned.execution is None or owned.execution.paused_by is not None:
         return iter(())
     needs = requirement[1:]
     return (work for work in owned.execution.ready if _needs(work) == needs)

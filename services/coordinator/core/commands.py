@@ -16,11 +16,34 @@ from services.coordinator.core.values import ApprovalChoice, Error, Instant, Ori
 
 @dataclass(slots=True)
 class Cancel:
-    """Asked twice, the execution is cancelled once."""
+    """Asked twice, the execution is cancelled once. All cancels of an execution have the same message id, and the state
+    alone says whether there is anything to do."""
 
     message_id: str = ""
     reason: str = ""
     caller: str = ""
+
+
+@dataclass(slots=True)
+class PersonCommand:
+    """A command that a person gave. It is carried out once for each message id: a repeat gives no events and gets the
+    first answer (`answers.py`)."""
+
+    message_id: str
+    # Title of the key that gave it.
+    caller: str
+
+
+@dataclass(slots=True)
+class Pause(PersonCommand):
+    """Nothing new begins until the execution is resumed. On one that is paused it changes nothing."""
+
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Resume(PersonCommand):
+    """A paused execution goes on."""
 
 
 @dataclass(slots=True)
@@ -35,6 +58,8 @@ class Start:
     # Set when the execution was cancelled while it waited in the queue: it starts and ends in one decision, without
     # any work.
     cancel: Cancel | None = None
+    # Set when the execution was paused while it waited in the queue: it starts, and nothing begins.
+    pause: Pause | None = None
 
 
 @dataclass(slots=True)
@@ -149,19 +174,15 @@ class Tick:
 
 
 @dataclass(slots=True)
-class Signal:
-    message_id: str
-    caller: str
+class Signal(PersonCommand):
     signal: str
     # JSON.
     payload: bytes
 
 
 @dataclass(slots=True)
-class DecideApproval:
-    message_id: str
-    # The title, the id and the role of the key that decides.
-    caller: str
+class DecideApproval(PersonCommand):
+    # The id and the role of the key that decides.
     key_id: str
     role: str
     # The number of the approval's run.
@@ -173,10 +194,10 @@ class DecideApproval:
 
 
 @dataclass(slots=True)
-class OutsideCommand:
-    """It comes from whoever has the completion token of the run. The token was checked when the command came in."""
+class OutsideCommand(PersonCommand):
+    """It comes from whoever has the completion token of the run, which was checked before. Nobody else is named, so
+    `caller` is empty."""
 
-    message_id: str
     run: int
 
 
@@ -202,5 +223,5 @@ class HeartbeatRun(OutsideCommand):
 
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | ReportDeferred
-_Messages: TypeAlias = Signal | DecideApproval | CompleteRun | FailRun | HeartbeatRun
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt | _Messages
+_OfPeople: TypeAlias = Cancel | Pause | Resume | Signal | DecideApproval | CompleteRun | FailRun | HeartbeatRun
+Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Adopt | _OfPeople

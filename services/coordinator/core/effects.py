@@ -85,6 +85,9 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.OutsideAnswered()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.ExecutionPaused()
+            | ev.ExecutionResumed()
+            | ev.CommandRefused()
         ):
             return ()
         case _:

@@ -389,6 +389,36 @@ class StopOrdered:
 
 
 @dataclass(slots=True)
+class ExecutionPaused:
+    """No work begins, and no timer of a backoff or a wait fires, until the execution is resumed or told to end. Runs
+    that are under way go on."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    reason: str
+
+
+@dataclass(slots=True)
+class ExecutionResumed:
+    time: Instant
+    message_id: str
+    caller: str
+
+
+@dataclass(slots=True)
+class CommandRefused:
+    """A command of a person did not fit the state, and nothing was changed."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    # A RefusalReason.
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
 class ExecutionFinished:
     """Nothing is going any more. The execution is final."""
 
@@ -401,10 +431,11 @@ class ExecutionFinished:
 
 
 _OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
+_OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
 _OfMessages: TypeAlias = (
     SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
 )
-Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork | _OfMessages
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfMessages

@@ -197,6 +197,9 @@ class TimerKind(Enum):
     ANSWER = "ANSWER"
 
 
+# These wait while the execution is paused.
+HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT)
+
 Subject: TypeAlias = Work | Run | Wait
 
 
@@ -214,6 +217,19 @@ class Stop(NamedTuple):
 
     outcome: ExecutionState
     error: FinalError
+
+
+class PausedBy(NamedTuple):
+    caller: str
+    reason: str
+    time: Instant
+
+
+class Answer(NamedTuple):
+    """How a command of a person was answered. Without a reason it took effect."""
+
+    reason: str = ""
+    message: str = ""
 
 
 class ReportFinished(NamedTuple):
@@ -254,13 +270,18 @@ class Execution:
     # All that were ever requested, by the numbers of their runs.
     approvals: dict[int, Approval] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
-    # empty when a decision is complete.
+    # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)
     passed_over: deque[Work] = field(default_factory=deque)
     # Run n is at n - 1: nothing is ever taken out.
     runs: list[Run] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
     timer_order: int = 0
+    paused_by: PausedBy | None = None
+    # The timers that wait while it is paused.
+    held_timers: list[Timer] = field(default_factory=list)
+    # The answers to the newest commands of people, by message id, oldest first (`fold/answers.py`).
+    answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     stop: Stop | None = None
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
@@ -284,7 +305,9 @@ class Execution:
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
-        return not self.live and not self.ready and bool(self.waits or self.backoffs)
+        if self.live:
+            return False
+        return self.paused_by is not None or (not self.ready and bool(self.waits or self.backoffs))
 
     @property
     def state(self) -> ExecutionState:
@@ -292,6 +315,8 @@ class Execution:
             return self.final_state
         if self.seq == 0:
             return ExecutionState.PENDING
+        if self.paused_by is not None:
+            return ExecutionState.PAUSED
         return ExecutionState.WAITING if self.only_waits else ExecutionState.RUNNING
 
     def work_of(self, key: WorkKey) -> Work:

@@ -27,11 +27,11 @@ def defer(story, id="a"):
 
 
 def complete(story, run=1, output=b'{"paid":true}', branch=""):
-    return story.when(CompleteRun("m1", run, output, branch))
+    return story.when(CompleteRun(f"m{len(story.journal)}", "", run, output, branch))
 
 
 def fail(story, run=1, error_class=ErrorClass.TRANSIENT):
-    return story.when(FailRun("m1", run, Error(error_class, "BOOM", "it went wrong"), 1.0))
+    return story.when(FailRun(f"m{len(story.journal)}", "", run, Error(error_class, "BOOM", "it went wrong"), 1.0))
 
 
 def deferred(**more):
@@ -80,7 +80,7 @@ def test_a_failure_is_tried_again_under_a_new_run_and_the_old_token_is_void():
     assert (story.run("a").number, story.run("a").attempt) == (2, 2)
     for command in (complete, fail):
         assert command(story).refusal.reason is RefusalReason.RUN_ENDED
-    assert story.when(HeartbeatRun("m2", 1)).refusal.reason is RefusalReason.RUN_ENDED
+    assert story.when(HeartbeatRun("m2", "", 1)).refusal.reason is RefusalReason.RUN_ENDED
     defer(story)
     assert complete(story, run=2).refusal is None
 
@@ -109,8 +109,8 @@ def test_the_timeout_of_the_node_still_ends_deferred_work():
 def test_heartbeats_show_progress_and_do_not_move_the_timeout():
     story = deferred(timeout="60s")
     story.later(30)
-    assert names(story.when(HeartbeatRun("m1", 1, 0.5, "half"))) == ["RunProgressed"]
-    story.when(HeartbeatRun("m2", 1))
+    assert names(story.when(HeartbeatRun("m1", "", 1, 0.5, "half"))) == ["RunProgressed"]
+    story.when(HeartbeatRun("m2", "", 1))
     run = story.run("a")
     assert (run.progress, run.progress_message, run.heartbeat_time) == (0.5, "half", story.now)
     assert story.execution.next_wake() == story.now + 30 * SECOND
@@ -166,3 +166,10 @@ def test_other_waits_are_not_ended_by_a_completion():
     defer(story, "c")
     assert complete(story, story.run("s").number).refusal.reason is RefusalReason.RUN_ENDED
     assert complete(story, story.run("c").number).refusal is None
+
+
+def test_a_completion_that_is_sent_again_gets_the_first_answer():
+    story = deferred()
+    for _ in range(2):
+        assert story.when(CompleteRun("m1", "", 1, b"{}")).refusal is None
+    assert story.ready == ["b"]

@@ -5,7 +5,8 @@ and the promises here:
 
 - S3 epochs rise; S7 what is final stays so; S8 one accepted outcome per work; S9 attempt numbers are granted once;
 - S10 a node starts only when its join holds, judged by a second, naive reading of the rules;
-- S19 no timer early; L: given time and willing runners, every execution ends.
+- S18 nothing is granted while it is paused; S19 no timer early;
+- L: given time and willing runners, every execution ends.
 """
 
 from collections import defaultdict
@@ -112,7 +113,9 @@ class Fortune(RuleBasedStateMachine):
         work = self.pick(data, self.story.execution.ready)
         _assert_join_holds(self.story, work.node)
         grant = AssignedRun(work, self.pick(data, INSTANCES), "r", is_idempotent=data.draw(st.booleans()))
-        self.do(lambda: self.story.when(Assign([grant])))
+        is_paused = self.story.execution.paused_by is not None
+        decision = self.do(lambda: self.story.when(Assign([grant])))
+        assert not (is_paused and decision.events), "S18"
 
     @precondition(lambda self: self.story.execution.live)
     @rule(data=st.data(), branch=st.sampled_from(["", "left", "right"]))
@@ -165,6 +168,11 @@ class Fortune(RuleBasedStateMachine):
         self.story.later(seconds)
         self.do(lambda: self.story.tick())
 
+    @rule(is_resumed=st.booleans())
+    def pause_or_resume(self, is_resumed):
+        give = self.story.resume if is_resumed else self.story.pause
+        self.do(lambda: give(f"m{len(self.story.journal)}"))
+
     @precondition(lambda self: len(self.story.journal) > 12)
     @rule()
     def cancel(self):
@@ -187,6 +195,8 @@ class Fortune(RuleBasedStateMachine):
         for _ in range(200):
             if self.story.execution.is_final:
                 break
+            if self.story.execution.paused_by is not None:
+                self.story.resume("last")
             if self.story.execution.ready:
                 self.story.assign()
             for run in list(self.story.execution.live.values()):

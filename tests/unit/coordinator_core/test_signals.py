@@ -104,10 +104,10 @@ def test_signals_that_are_too_large_together_are_refused(monkeypatch):
 def test_an_execution_that_ends_or_has_ended_takes_no_signal():
     story = begun(node("a"))
     story.cancel()
-    assert signal(story).refusal.reason is RefusalReason.EXECUTION_STOPPING
+    assert signal(story).refusal.reason is RefusalReason.EXECUTION_FINAL
     story.wake()
     assert story.state == "CANCELLED"
-    assert signal(story).refusal.reason is RefusalReason.EXECUTION_FINAL
+    assert signal(story, message_id="s2").refusal.reason is RefusalReason.EXECUTION_FINAL
 
 
 def test_a_cancel_ends_the_wait_for_a_signal():
@@ -134,3 +134,12 @@ def test_a_rendered_name_is_waited_for():
     assert names(story.succeed("w", b'{"signal":"paid-7"}')) == ["ControlRendered", "WaitStarted"]
     signal(story, "paid-7")
     assert (story.state, len(story.execution.runs)) == ("SUCCESS", 1)
+
+
+def test_a_signal_that_is_sent_again_counts_once():
+    nodes = [node(id, "wait_signal@1", config={"signal": "paid"}) for id in "xy"]
+    story = started(*nodes)
+    signal(story)
+    again = signal(story.again())
+    assert (again.events, again.refusal) == ([], None)
+    assert story.states["y"] == "WAITING"

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import approvals, graph, lifetime, runs, signals, waits
-from services.coordinator.core.state import Execution
+from services.coordinator.core.fold import approvals, graph, lifetime, pausing, runs, signals, waits
+from services.coordinator.core.fold.answers import remember
+from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
 
 
@@ -85,5 +86,11 @@ def apply(execution: Execution, event: ev.Event) -> None:
             graph.make_ready(execution, execution.work_of(event.key))
         case ev.StopOrdered():
             lifetime.stop_ordered(execution, event)
+        case ev.ExecutionPaused():
+            pausing.execution_paused(execution, event)
+        case ev.ExecutionResumed():
+            pausing.execution_resumed(execution, event)
+        case ev.CommandRefused():
+            remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:
             assert_never(event)

@@ -2,6 +2,7 @@
 
 from services.coordinator.core import events as ev
 from services.coordinator.core.approvals import Approval
+from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Execution
 
 
@@ -18,6 +19,7 @@ def approval_requested(execution: Execution, event: ev.ApprovalRequested) -> Non
 
 
 def approval_decided(execution: Execution, event: ev.ApprovalDecided) -> None:
+    remember(execution, event.message_id)
     approval = execution.approvals[event.run]
     approval.decisions.append(event)
     if event.outcome is not None:

@@ -1,6 +1,7 @@
 """Bookkeeping of waits."""
 
 from services.coordinator.core import events as ev
+from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.fold.runs import run_of
 from services.coordinator.core.fold.timers import set_timer
 from services.coordinator.core.state import Execution, Run, TimerKind, Wait, WorkState
@@ -41,6 +42,7 @@ def wait_ended(execution: Execution, event: ev.WaitEnded) -> None:
 
 
 def outside_answered(execution: Execution, event: ev.OutsideAnswered) -> None:
+    remember(execution, event.message_id)
     # Without a wait, the answer was faster than the runner, which still has the run.
     if wait := execution.waits.pop(event.key, None):
         _end(wait)

@@ -2,8 +2,9 @@
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick                             signalling Signal
-    deciding    DecideApproval                   deferring  ReportDeferred, CompleteRun, FailRun, HeartbeatRun
+    timing      Tick                             pausing    Pause, Resume
+    signalling  Signal                           deciding   DecideApproval
+    deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -18,6 +19,7 @@ from services.coordinator.core.handlers import (
     deciding,
     deferring,
     leasing,
+    pausing,
     reporting,
     signalling,
     starting,
@@ -46,6 +48,8 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.FailRun: deferring.fail,
     commands.HeartbeatRun: deferring.heartbeat,
     commands.Cancel: stopping.cancel,
+    commands.Pause: pausing.pause,
+    commands.Resume: pausing.resume,
     commands.Tick: timing.tick,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"

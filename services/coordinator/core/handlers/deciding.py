@@ -4,6 +4,7 @@ A person who decides the same as the approval ended gets the same answer as the 
 has decided is refused while others have to decide.
 """
 
+from services.coordinator.core.answers import answered_once
 from services.coordinator.core.approvals import Approval, may_decide
 from services.coordinator.core.commands import DecideApproval
 from services.coordinator.core.controls import end_wait
@@ -15,6 +16,7 @@ from services.coordinator.core.values import ApprovalChoice, ApprovalState
 _SAME = {ApprovalChoice.APPROVE: ApprovalState.APPROVED, ApprovalChoice.REJECT: ApprovalState.REJECTED}
 
 
+@answered_once
 def decide(turn: Turn, command: DecideApproval) -> CommandRefusal | None:
     approval = turn.execution.approvals.get(command.run)
     if approval is None:

@@ -9,6 +9,7 @@ timeout of the node goes on.
 
 from services.coordinator.core import commands, results
 from services.coordinator.core import events as ev
+from services.coordinator.core.answers import answered_once
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.late_reports import of_live_run
 from services.coordinator.core.state import Execution, Run, Work
@@ -41,6 +42,7 @@ def report_deferred(turn: Turn, run: Run, report: commands.ReportDeferred) -> No
         )
 
 
+@answered_once
 def complete(turn: Turn, command: commands.CompleteRun) -> CommandRefusal | None:
     run = _open_run(turn.execution, command.run)
     if run is None:
@@ -65,6 +67,7 @@ def complete(turn: Turn, command: commands.CompleteRun) -> CommandRefusal | None
     return None
 
 
+@answered_once
 def fail(turn: Turn, command: commands.FailRun) -> CommandRefusal | None:
     run = _open_run(turn.execution, command.run)
     if run is None:

@@ -4,11 +4,11 @@ The node that has waited longest for the signal takes it. If no node waits, the 
 order in which signals came. What is kept is limited, because it is in memory and part of every take-over.
 """
 
+from services.coordinator.core.answers import answered_once, ended
 from services.coordinator.core.commands import Signal
 from services.coordinator.core.controls import end_wait
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import SignalReceived, WaitKind, WaitOutcome
-from services.coordinator.core.handlers.stopping import refusal_of_end
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.turn import Turn
 
@@ -16,9 +16,10 @@ SIGNALS_KEPT_MAX = 1_000
 SIGNAL_BYTES_KEPT_MAX = 4 * 1024 * 1024
 
 
+@answered_once
 def signal(turn: Turn, command: Signal) -> CommandRefusal | None:
     execution = turn.execution
-    if refusal := refusal_of_end(execution):
+    if refusal := ended(execution):
         return refusal
     waiting = _waiting_work(execution, command.signal)
     if waiting is None and (refusal := _refusal_of_more(execution, command)):

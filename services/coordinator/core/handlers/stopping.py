@@ -2,7 +2,6 @@
 
 from services.coordinator.core.commands import Cancel
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
-from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import SECOND, ExecutionState, FinalError
 
@@ -13,15 +12,6 @@ def cancel(turn: Turn, command: Cancel) -> CommandRefusal | None:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution ended as {execution.state}")
     if not execution.is_final and execution.stop is None:
         order_cancel(turn, command)
-    return None
-
-
-def refusal_of_end(execution: Execution) -> CommandRefusal | None:
-    """Why the execution takes no message any more; None if it does."""
-    if execution.is_final:
-        return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution ended as {execution.state}")
-    if execution.stop is not None:
-        return CommandRefusal(RefusalReason.EXECUTION_STOPPING, f"the execution ends as {execution.stop.outcome}")
     return None
 
 
