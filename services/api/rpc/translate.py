@@ -38,6 +38,7 @@ Answer = TypeVar(
     executions_pb2.CancelExecutionResponse,
     executions_pb2.PauseExecutionResponse,
     executions_pb2.ResumeExecutionResponse,
+    executions_pb2.SignalExecutionResponse,
 )
 PRIORITY_DEFAULT: Final = 3
 ADMISSION: Final = "ADMISSION"
@@ -86,6 +87,15 @@ def command() -> ExecutionCommand:
     made = ExecutionCommand(caller=caller().title)
     made.time.GetCurrentTime()
     return made
+
+
+def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
+    shown = resources_pb2.Approval()
+    shown.CopyFrom(record.approval)
+    fill(shown.form, record.form)
+    for decision, form in zip(shown.decisions, record.decision_forms, strict=True):
+        fill(decision.form, form)
+    return shown
 
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:

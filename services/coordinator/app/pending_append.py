@@ -28,8 +28,10 @@ from services.coordinator.core.projection import (
     run_result,
     run_row,
 )
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution, Run, summary
 from services.coordinator.core.values import Instant
+from windlass.definition.modules import is_own
 
 
 class PendingAppend:
@@ -159,6 +161,14 @@ class PendingAppend:
             moved,
             approvals,
         )
+
+    def completion_token(self, run: Run) -> str:
+        """Empty for the modules that never hand their work to somebody else."""
+        module = run.work.node.runner_module
+        if "." not in module or run.is_rendering or not is_own(module):
+            return ""
+        assert self.owned.version is not None
+        return self.owned.version.completion_tokens.of(run_id(self.execution, run.number))
 
     def _approvals(self) -> list[tuple[Any, ...]]:
         """Every event of an approval names its run."""

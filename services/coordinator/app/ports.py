@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
@@ -146,6 +147,8 @@ class Version(NamedTuple):
 
     definition: Definition
     effect_keys: EffectKeys
+    # They name runs.
+    completion_tokens: NamedTokens
 
 
 class DefinitionRefused(Exception):

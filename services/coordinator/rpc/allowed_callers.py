@@ -28,5 +28,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/ReadRunOutput": services("api").within(_TRANSFER_SECONDS),
     f"{_READS}/ListEvents": services("api"),
     f"{_READS}/FindAnswer": services("api"),
+    f"{_READS}/ListApprovals": services("api"),
+    f"{_READS}/GetApproval": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

@@ -63,18 +63,12 @@ def apply(execution: Execution, event: ev.Event) -> None:
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
-        case ev.SignalReceived():
-            signals.signal_received(execution, event)
-        case ev.SignalTaken():
-            signals.signal_taken(execution, event)
-        case ev.ApprovalRequested():
-            approvals.approval_requested(execution, event)
-        case ev.ApprovalDecided():
-            approvals.approval_decided(execution, event)
-        case ev.RunDeferred():
-            waits.run_deferred(execution, event)
-        case ev.OutsideAnswered():
-            waits.outside_answered(execution, event)
+        case ev.SignalReceived() | ev.SignalTaken():
+            signals.apply_signal(execution, event)
+        case ev.ApprovalRequested() | ev.ApprovalDecided():
+            approvals.apply_approval(execution, event)
+        case ev.RunDeferred() | ev.OutsideAnswered():
+            waits.apply_outside(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
             run = runs.new_run(execution, work, event, RunState.SKIPPED)

@@ -1,5 +1,7 @@
 """Bookkeeping of waits."""
 
+from typing import assert_never
+
 from services.coordinator.core import events as ev
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.fold.runs import run_of
@@ -13,7 +15,17 @@ def wait_started(execution: Execution, event: ev.WaitStarted) -> None:
     _wait(execution, run, event.kind, event.due_time, event.name)
 
 
-def run_deferred(execution: Execution, event: ev.RunDeferred) -> None:
+def apply_outside(execution: Execution, event: ev.RunDeferred | ev.OutsideAnswered) -> None:
+    match event:
+        case ev.RunDeferred():
+            _run_deferred(execution, event)
+        case ev.OutsideAnswered():
+            _outside_answered(execution, event)
+        case _:
+            assert_never(event)
+
+
+def _run_deferred(execution: Execution, event: ev.RunDeferred) -> None:
     run = execution.live.pop(event.run)
     # The timer that was set for its runner is void.
     run.timer = 0
@@ -41,7 +53,7 @@ def wait_ended(execution: Execution, event: ev.WaitEnded) -> None:
         execution.approvals[event.run].state = ApprovalState.EXPIRED
 
 
-def outside_answered(execution: Execution, event: ev.OutsideAnswered) -> None:
+def _outside_answered(execution: Execution, event: ev.OutsideAnswered) -> None:
     remember(execution, event.message_id)
     # Without a wait, the answer was faster than the runner, which still has the run.
     if wait := execution.waits.pop(event.key, None):
