@@ -8,6 +8,7 @@ from typing import Final
 
 import uvloop
 
+from services.api.app.approvals import Approvals
 from services.api.app.authenticator import Authenticator
 from services.api.app.changes import Changes
 from services.api.app.checking.children import Checkers
@@ -16,6 +17,7 @@ from services.api.app.executions import Executions
 from services.api.app.explanations import Explanations
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
+from services.api.app.outside_work import OutsideWork
 from services.api.app.startables import Startables
 from services.api.app.starts import Starter
 from services.api.app.watching import EventWatcher
@@ -27,6 +29,7 @@ from services.api.peers.limits import LimitsConfigurer
 from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.allowed_callers import RULES
+from services.api.rpc.approvals import ApprovalServicer
 from services.api.rpc.children import ChildServicer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.runs import RunServicer
@@ -50,10 +53,19 @@ from services.chassis.process.lifecycle import Loops, Steps
 from services.chassis.process.retention import Retention
 from services.chassis.process.service import run_service
 from services.chassis.telemetry.tracing import Sampler
-from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
+from windlass.api.v1 import (
+    approvals_pb2_grpc,
+    executions_pb2_grpc,
+    runs_pb2_grpc,
+    workflows_pb2_grpc,
+    workspaces_pb2_grpc,
+)
 from windlass.catalog.v1 import catalog_pb2_grpc, children_pb2_grpc
+from windlass.coordinator.v1.sessions_pb2 import RunGrant
 
 SERVICE: Final = "api"
+# The purpose of completion tokens is the field in which coordinators send them to runners.
+COMPLETION: Final = RunGrant.DESCRIPTOR.fields_by_name["completion_token"].full_name
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # The share of the drain's time in which the calls that are under way may finish.
 FINISHING_SHARE: Final = 0.8
@@ -139,10 +151,13 @@ class ApiService:
         workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self._checkers)
         workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)
-        runs = RunServicer(self._executions, self._reads)
+        outside = OutsideWork(self._reads, self._workspaces, self._commands, COMPLETION)
+        runs = RunServicer(self._executions, self._reads, outside)
+        approvals = ApprovalServicer(Approvals(self._reads, self._commands, self._checkers), self._reads)
         workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(workflows, server)
         executions_pb2_grpc.add_ExecutionServiceServicer_to_server(executions, server)
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
+        approvals_pb2_grpc.add_ApprovalServiceServicer_to_server(approvals, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)
         children_pb2_grpc.add_ChildServiceServicer_to_server(ChildServicer(self._starter), server)

@@ -10,17 +10,32 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
 from services.coordinator.core.commands import (
+    CompleteRun,
+    DecideApproval,
     EndChild,
+    FailRun,
     FinishLoop,
+    HeartbeatRun,
     NoteChildStarted,
     RefuseChild,
+    ReportDeferred,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
+    Signal,
 )
 from services.coordinator.core.events import Event
-from services.coordinator.core.values import ErrorClass, ExecutionState, FinalError, OutputRef, ReleaseReason, WorkKey
+from services.coordinator.core.values import (
+    ApprovalChoice,
+    Error,
+    ErrorClass,
+    ExecutionState,
+    FinalError,
+    OutputRef,
+    ReleaseReason,
+    WorkKey,
+)
 from services.coordinator.store.codec import encode_event, seal
 from services.coordinator.store.event_table import EVENT_TABLE
 from tests.support.golden import EVENTS, JOURNALS, plain, plain_rows, write_json
@@ -146,6 +161,39 @@ def _repeat(story: Story) -> None:
     story.wake()
 
 
+def _signalled(story: Story) -> None:
+    story.start()
+    story.when(Signal("s1", "ann", "paid", b'{"amount":7}'))
+    story.when(Signal("s2", "ann", "other", b"null"))
+    story.do("a")
+    story.wake()
+    story.when(Signal("s3", "bob", "shipped", b'"box 9"'))
+
+
+def _approved(story: Story) -> None:
+    story.start()
+    run = story.run("pay").number
+    story.when(DecideApproval("m1", "ann", "k1", "ADMIN", run, ApprovalChoice.APPROVE, b'{"why":"ok"}', "fine"))
+    story.when(DecideApproval("m2", "bob", "k2", "WORKFLOW", run, ApprovalChoice.APPROVE))
+    story.when(DecideApproval("m3", "bob", "k2", "WORKFLOW", story.run("ship").number, ApprovalChoice.REJECT))
+    story.wake()
+    story.cancel()
+
+
+def _deferred(story: Story) -> None:
+    story.start()
+    story.assign()
+    for id in ("a", "b", "c"):
+        run = story.run(id)
+        story.when(ReportDeferred(run.number, run.epoch, start_time=story.now, end_time=story.now, cost_tokens=5))
+    story.when(HeartbeatRun("m1", "", story.run("a").number, 0.5, "half way"))
+    story.when(CompleteRun("m2", "", story.run("a").number, b'{"paid":true}', "left"))
+    story.when(FailRun("m3", "", story.run("b").number, Error(ErrorClass.TRANSIENT, "BOOM", "it went wrong"), 0.5))
+    story.wake()
+    story.assign("b")
+    story.when(FailRun("m4", "", story.run("b").number, Error(ErrorClass.PERMANENT, "BOOM", "it went wrong"), 0.5))
+
+
 def _paused(story: Story) -> None:
     story.start()
     story.assign("a")
@@ -268,6 +316,32 @@ STORIES = {
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
     ),
+    "signalled": Scene(
+        {
+            "nodes": [
+                node("a"),
+                node("paid", "wait_signal@1", config={"signal": "paid"}),
+                node("late", "wait_signal@1", config={"signal": "late", "timeout": "1h", "onTimeout": "CONTINUE"}),
+                node("shipped", "wait_signal@1", config={"signal": "shipped"}),
+            ],
+            "edges": chain("a", "paid", "late", "shipped"),
+        },
+        _signalled,
+    ),
+    "approved": Scene(
+        {
+            "nodes": [
+                node("pay", "approval@1", config={"title": "Pay?", "assignees": ["bob", "role:ADMIN"], "required": 2}),
+                node("ship", "approval@1", config={"title": "Ship?", "form": {"type": "object"}}),
+                node("late", "approval@1", config={"title": "Late?", "timeout": "1h", "onTimeout": "REJECT"}),
+                node("never", "approval@1", config={"title": "Never?"}),
+                node("done"),
+            ],
+            "edges": [edge("pay", "done", "approved")],
+        },
+        _approved,
+    ),
+    "deferred": Scene({"nodes": [*map(node, "ab"), node("c", timeout="60s", retry={"attempts": 1})]}, _deferred),
     "paused": Scene(
         {
             "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],

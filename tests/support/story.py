@@ -30,7 +30,7 @@ from services.coordinator.core.effects import effects
 from services.coordinator.core.events import CommandRefused, Event, ExecutionFinished, LateReportRejected
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
-from services.coordinator.core.projection import RowValues, execution_row, run_row
+from services.coordinator.core.projection import RowValues, approval_row, execution_row, run_row
 from services.coordinator.core.state import Execution, WorkState, summary, unsettled
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
@@ -56,10 +56,11 @@ def edge(source: str, target: str, when: str = "success") -> Document:
     return {"from": source, "to": target, "when": when}
 
 
-def rows(execution: Execution) -> tuple[RowValues, list[RowValues]]:
+def rows(execution: Execution) -> tuple[RowValues, list[RowValues], list[RowValues]]:
     if execution.seq == 0:
-        return (), []
-    return execution_row(execution), [run_row(execution, run) for run in execution.runs]
+        return (), [], []
+    approvals = [approval_row(execution, number) for number in execution.approvals]
+    return execution_row(execution), [run_row(execution, run) for run in execution.runs], approvals
 
 
 def names(decision: Any) -> list[str]:

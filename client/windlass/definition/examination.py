@@ -152,10 +152,11 @@ class _Examination:
         self._conditions: dict[tuple[str, str, str], int] = {}
         # The branches of each node that has outgoing edges; see modules.branches_of.
         self._branches: dict[int, frozenset[str] | None] = {}
+        self._schemas = schemas
         self._tell_all(self._unreadable())
         if not self.verdict.faults:
             self._nodes = _listed(document, "nodes")
-            self._examine_fields(schemas)
+            self._examine_fields()
             self._examine_graph()
             self._examine_templates()
             self.verdict.name = document.get("name", "") if isinstance(document.get("name"), str) else ""
@@ -171,12 +172,16 @@ class _Examination:
             if (count := len(_listed(self._document, key))) > most:
                 yield Fault(key, f"TOO_MANY_{key.upper()}", f"{count} {key}; at most {most}")
 
-    def _examine_fields(self, schemas: SchemaJudge) -> None:
+    def _examine_fields(self) -> None:
         document = self._document
         self._tell_all(field_faults("workflow", _outline(document), ""))
         self._tell_all(_delay_faults(document, {}, ""))
-        if "inputSchema" in document and (message := schemas(document["inputSchema"])) is not None:
-            self._tell(Fault("inputSchema", "BAD_SCHEMA", message))
+        if "inputSchema" in document:
+            self._examine_schema(document["inputSchema"], "inputSchema")
+
+    def _examine_schema(self, schema: Any, path: str) -> None:
+        if (message := self._schemas(schema)) is not None:
+            self._tell(Fault(path, "BAD_SCHEMA", message))
 
     def _examine_graph(self) -> None:
         for place, node in enumerate(self._nodes):
@@ -196,6 +201,8 @@ class _Examination:
         identity, module = node.get("id"), node.get("module")
         self._tell_all(modules.module_faults(module, f"{path}.module"))
         self._examine_module(node, path)
+        if (form := modules.form_of(node)) is not None:
+            self._examine_schema(form, f"{path}.config.form")
         body = body_of(node)
         if body is not None:
             self._tell_all(modules.body_module_faults(body.get("module"), f"{path}.config.body.module"))

@@ -18,7 +18,7 @@ from windlass.definition.limits import (
 Schema = dict[str, Any]
 
 
-def object_of(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+def object_of(required: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 

@@ -25,6 +25,14 @@ ATTEMPTS_MAX: Final = 100
 ATTEMPT_SECONDS_MAX: Final = 86_400
 FACTOR_MAX: Final = 10
 
+SIGNAL_CHARACTERS_MAX: Final = 128
+TITLE_CHARACTERS_MAX: Final = 256
+ASSIGNEES_MAX: Final = 50
+ASSIGNEE_CHARACTERS_MAX: Final = 128
+# Of one approval. Its output holds the forms of all decisions, and has to fit into the journal.
+APPROVALS_REQUIRED_MAX: Final = 10
+FORM_BYTES_MAX: Final = 16 * 1024
+
 NAME_FORM: Final = r"[a-z][a-z0-9-]{0,62}"
 NODE_ID_FORM: Final = r"[a-z][a-z0-9_]{0,62}"
 BRANCH_FORM: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"

@@ -28,8 +28,9 @@ _REASONS: Final = {
     "enum": "UNKNOWN_VALUE",
     "minimum": "OUT_OF_RANGE",
     "maximum": "OUT_OF_RANGE",
-    "maxItems": "OUT_OF_RANGE",
+    "minLength": "REQUIRED",
     "maxLength": "TOO_LONG",
+    "maxItems": "TOO_LONG",
     "additionalProperties": "UNKNOWN_FIELD",
 }
 _TYPES: Final = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -33,6 +34,13 @@ class NewCommand(NamedTuple):
     message: Any
     # "": no repeat is recognised.
     request_id: str = ""
+    # Tells whether the event that answered an earlier command of this request id answers this one too. None: it does.
+    is_same: Callable[[EventView], bool] | None = None
+    # False: while the execution is queued, the command is only brought to it.
+    waits_in_queue: bool = True
+
+    def message_id(self) -> str:
+        return f"{self.kind}:{self.execution_id}:{self.request_id or uuid4()}"
 
 
 class Commands:
@@ -48,14 +56,18 @@ class Commands:
         """The execution after the command. Raises the Refusal with which the command was answered."""
         execution_id = command.execution_id
         execution = await self._executions.find(workspace, execution_id)
-        message_id = f"{command.kind}:{execution_id}:{command.request_id or uuid4()}"
+        message_id = command.message_id()
         if command.request_id and (first := await self._answers.answer(execution_id, message_id)) is not None:
+            if command.is_same is not None and not command.is_same(first):
+                raise refusals.request_id_reused(command.request_id, execution_id)
             return await self._answered(workspace, execution_id, first)
         if execution.is_final:
             raise refusals.execution_final(execution_id, execution.state)
         crash_point("api.command.before_deliver")
         if await self._mailbox.command(workspace, execution_id, message_id, command.message):
             crash_point("api.command.after_deliver")
+            if execution.state == "PENDING" and not command.waits_in_queue:
+                return execution
             answer = await self._answer(workspace, execution, message_id)
             if answer is not None:
                 return await self._answered(workspace, execution_id, answer)
@@ -63,6 +75,16 @@ class Commands:
         if execution.is_final:
             raise refusals.execution_final(execution_id, execution.state)
         return execution
+
+    async def bring(self, workspace: str, command: NewCommand) -> bool:
+        """Bring a command to the execution that nobody waits for. False: the execution has ended."""
+        return await self._mailbox.command(workspace, command.execution_id, command.message_id(), command.message)
+
+    async def has_answer(self, command: NewCommand) -> bool:
+        """The command was answered before, under the same request id."""
+        if not command.request_id:
+            return False
+        return await self._answers.answer(command.execution_id, command.message_id()) is not None
 
     async def _answer(self, workspace: str, execution: ExecutionView, message_id: str) -> EventView | None:
         """None: it did not come in time, or the execution ended first."""

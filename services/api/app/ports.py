@@ -18,6 +18,7 @@ from services.chassis.identity.callers import Identity
 # A peer answers with at most this number of rows.
 PAGE_SIZE_MAX: Final = 1_000
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+RUN_GOING: Final = frozenset({"PENDING", "LEASED", "RUNNING"})
 
 
 class KeyRecord(NamedTuple):
@@ -148,6 +149,46 @@ class EventView(NamedTuple):
     message_id: str = ""
     refusal_reason: str = ""
     refusal_message: str = ""
+
+
+class ApprovalView(NamedTuple):
+    """An approval, as far as use cases read it. `rpc/translate.py` shows all of it."""
+
+    # That of its run.
+    id: str
+    workspace: str
+    # The name of the public state.
+    state: str
+    # A JSON Schema.
+    form: bytes
+    # The callers that have decided, each with its choice.
+    decisions: Sequence[tuple[str, str]]
+    # The coordinator's ApprovalRecord.
+    record: Any
+
+
+class RunView(NamedTuple):
+    """A run, as far as use cases read it."""
+
+    id: str
+    workspace: str
+    state: str
+    # JSON; empty without an inline output.
+    output: bytes
+    error_type: str
+    error_message: str
+
+    @property
+    def execution_id(self) -> str:
+        return self.id.partition(".")[0]
+
+    @property
+    def number(self) -> int:
+        return int(self.id.partition(".")[2])
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in RUN_GOING
 
 
 class EarlierStart(NamedTuple):
@@ -286,6 +327,22 @@ class CommandAnswers(Protocol):
     async def answer(self, execution_id: str, message_id: str) -> EventView | None:
         """The event that answers this command, if there is one by now."""
         ...
+
+
+class ApprovalReads(Protocol):
+    """Any coordinator."""
+
+    async def approval(self, approval_id: str) -> ApprovalView | None: ...
+
+
+class RunViews(Protocol):
+    """Any coordinator."""
+
+    async def run_view(self, run_id: str) -> RunView | None: ...
+
+
+class EffectSecrets(Protocol):
+    async def effect_secret(self, workspace: str) -> bytes | None: ...
 
 
 class AnnouncedModules(NamedTuple):

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
+import orjson
+
 from services.api.app import refusals
 from services.api.app.commands import Commands, NewCommand
 from services.api.app.executions import Executions
 from services.api.app.explanations import Explanations
-from services.api.app.ports import ExecutionQuery, ExecutionReads
+from services.api.app.ports import EventView, ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
 from services.api.rpc import translate
 from services.api.rpc.explanations import explanation_of
 from services.api.rpc.filter_text import parse
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
-from services.api.rpc.structs import holding
+from services.api.rpc.structs import holding, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from services.chassis.process.clock import Clock
@@ -25,6 +27,7 @@ from services.chassis.telemetry.tracing import new_trace, note_on_span, present_
 from windlass.api.v1 import executions_pb2 as pb
 from windlass.api.v1 import executions_pb2_grpc
 
+PAYLOAD_BYTES_MAX: Final = 256 * 1024
 _ORDERS: Final = {"": False, "create_time desc": False, "create_time": True, "create_time asc": True}
 
 
@@ -112,6 +115,26 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         command = NewCommand("resume", request.execution_id, message)
         execution = await self._commands.give(caller().workspace, command)
         return translate.answer(pb.ResumeExecutionResponse(), execution)
+
+    async def SignalExecution(self, request: pb.SignalExecutionRequest, context: RpcCall) -> pb.SignalExecutionResponse:
+        payload = orjson.dumps(to_dict(request.payload, "payload", PAYLOAD_BYTES_MAX))
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise refusals.invalid_field("payload", "TOO_LARGE", f"{len(payload)} bytes; at most {PAYLOAD_BYTES_MAX}")
+        message = translate.command()
+        message.signal.signal, message.signal.payload = request.signal, payload
+
+        def is_same(first: EventView) -> bool:
+            said = orjson.loads(first.record.details)
+            return bool(first.refusal_reason) or (said["signal"], said["payload"]) == (
+                request.signal,
+                orjson.loads(payload),
+            )
+
+        command = NewCommand(
+            "signal", request.execution_id, message, request.request_id, is_same=is_same, waits_in_queue=False
+        )
+        execution = await self._commands.give(caller().workspace, command)
+        return translate.answer(pb.SignalExecutionResponse(), execution)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: RpcCall) -> pb.ListEventsResponse:
         await self._executions.find(caller().workspace, request.execution_id)

@@ -38,6 +38,7 @@ Answer = TypeVar(
     executions_pb2.CancelExecutionResponse,
     executions_pb2.PauseExecutionResponse,
     executions_pb2.ResumeExecutionResponse,
+    executions_pb2.SignalExecutionResponse,
 )
 PRIORITY_DEFAULT: Final = 3
 ADMISSION: Final = "ADMISSION"
@@ -99,6 +100,15 @@ def child_item(start: PreparedStart, order: start_pb2.StartOrder) -> queue_pb2.E
         if not start.deadline_ns or deadline_ns < start.deadline_ns:
             made.deadline_time.CopyFrom(order.deadline_time)
     return item
+
+
+def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
+    shown = resources_pb2.Approval()
+    shown.CopyFrom(record.approval)
+    fill(shown.form, record.form)
+    for decision, form in zip(shown.decisions, record.decision_forms, strict=True):
+        fill(decision.form, form)
+    return shown
 
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:

@@ -38,9 +38,9 @@ log = logger(__name__)
 _RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
 _US: Final = 1_000_000
 
-# Makes the grant that hands a run to its runner. It is given the effect key of the work, and the places of the runner
-# that are no reserve.
-RunGrant = Callable[[Execution, GrantRun, str, int, Instant], Grant]
+# Makes the grant that hands a run to its runner. It is given the effect key of the work, the completion token of the
+# run if its module may defer it, and the places of the runner that are no reserve.
+RunGrant = Callable[[Execution, GrantRun, str, str, int, Instant], Grant]
 
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
 _late = counter("coordinator_late_reports_total", "Reports refused because their lease had ended.")
@@ -145,8 +145,9 @@ class AfterCommit:
                     number = effect.run.number
                     # The grant is made before its place is taken, so that the place can be given back if this raises.
                     session = pending.places[number]
-                    key = pending.effect_keys[number]
-                    out.grants[session].append(self._run_grant(execution, effect, key, session.data.places_max, now))
+                    keys = pending.effect_keys[number], pending.completion_token(effect.run)
+                    grant = self._run_grant(execution, effect, *keys, session.data.places_max, now)
+                    out.grants[session].append(grant)
                     del pending.places[number]
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
                 case StopRun():

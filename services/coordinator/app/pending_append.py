@@ -18,6 +18,7 @@ from services.coordinator.core.effects import Effect, effects, resume_effects
 from services.coordinator.core.events import Event
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
+    approval_row,
     execution_change,
     execution_row,
     is_plain_lease,
@@ -27,8 +28,10 @@ from services.coordinator.core.projection import (
     run_result,
     run_row,
 )
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution, Run, summary
 from services.coordinator.core.values import Instant
+from windlass.definition.modules import is_own
 
 
 class PendingAppend:
@@ -144,9 +147,33 @@ class PendingAppend:
         row = execution_change(execution) if self.from_seq else execution_row(execution)
         row = (*row, summary_json(execution))
         entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)
+        approvals = self._approvals() if execution.approvals else ()
         return Append(
-            owned.execution_id, owned.epoch, self.from_seq, execution.seq, entry, row, leased, made, ended, moved
+            owned.execution_id,
+            owned.epoch,
+            self.from_seq,
+            execution.seq,
+            entry,
+            row,
+            leased,
+            made,
+            ended,
+            moved,
+            approvals,
         )
+
+    def completion_token(self, run: Run) -> str:
+        """Empty for the modules that never hand their work to somebody else."""
+        module = run.work.node.runner_module
+        if "." not in module or run.is_rendering or not is_own(module):
+            return ""
+        assert self.owned.version is not None
+        return self.owned.version.completion_tokens.of(run_id(self.execution, run.number))
+
+    def _approvals(self) -> list[tuple[Any, ...]]:
+        """Every event of an approval names its run."""
+        execution = self.execution
+        return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
 
 
 def summary_json(execution: Execution) -> str | None:

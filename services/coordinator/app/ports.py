@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
@@ -44,6 +45,8 @@ class Append(NamedTuple):
     ended: Sequence[tuple[Any, ...]]
     # Other changed runs: RUN_CHANGING.
     moved: Sequence[tuple[Any, ...]]
+    # New and changed approvals: APPROVAL_COLUMNS.
+    approvals: Sequence[tuple[Any, ...]] = ()
 
 
 class Fence(NamedTuple):
@@ -153,6 +156,8 @@ class Version(NamedTuple):
 
     definition: Definition
     effect_keys: EffectKeys
+    # They name runs.
+    completion_tokens: NamedTokens
 
 
 class DefinitionRefused(Exception):

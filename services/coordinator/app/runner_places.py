@@ -143,4 +143,7 @@ class RunnerPlaces:
 
 def _time_taken(run: Run, now: Instant) -> Span:
     """By the runner's clock, or since the lease if the runner has not said when it began."""
-    return max(0, run.end_time - run.start_time) if run.start_time else now - run.create_time
+    if not run.start_time:
+        return now - run.create_time
+    # A run that was deferred has left its runner and goes on.
+    return max(0, (run.end_time or now) - run.start_time)

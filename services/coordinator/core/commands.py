@@ -12,6 +12,7 @@ from typing import TypeAlias
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import (
+    ApprovalChoice,
     Error,
     ExecutionState,
     FinalError,
@@ -152,6 +153,11 @@ class ReportStopped(ReportOfEnd):
 
 
 @dataclass(slots=True)
+class ReportDeferred(ReportOfEnd):
+    """The module has given the completion token of the run to somebody else, who finishes the work."""
+
+
+@dataclass(slots=True)
 class Release(ReportOfRun):
     """Take a run back without an outcome: from its runner, or because it never reached one."""
 
@@ -219,8 +225,57 @@ class Tick:
     random: float
 
 
-_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
-_OfPeople: TypeAlias = Cancel | Pause | Resume
-_OfChild: TypeAlias = NoteChildStarted | RefuseChild | EndChild
+@dataclass(slots=True)
+class Signal(PersonCommand):
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True)
+class DecideApproval(PersonCommand):
+    # The id and the role of the key that decides.
+    key_id: str
+    role: str
+    # The number of the approval's run.
+    run: int
+    decision: ApprovalChoice
+    # JSON that fits the form of the approval.
+    form: bytes = b"{}"
+    comment: str = ""
+
+
+@dataclass(slots=True)
+class OutsideCommand(PersonCommand):
+    """It comes from whoever has the completion token of the run, which was checked before. Nobody else is named, so
+    `caller` is empty."""
+
+    run: int
+
+
+@dataclass(slots=True)
+class CompleteRun(OutsideCommand):
+    # JSON.
+    output: bytes
+    branch: str = ""
+
+
+@dataclass(slots=True)
+class FailRun(OutsideCommand):
+    error: Error
+    # It is in [0, 1) and gives the backoff its jitter.
+    random: float
+
+
+@dataclass(slots=True)
+class HeartbeatRun(OutsideCommand):
+    # None: it stays as it was.
+    progress: float | None = None
+    message: str | None = None
+
+
+_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | ReportDeferred
 _OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
+_OfPeople: TypeAlias = Cancel | Pause | Resume | Signal | DecideApproval | CompleteRun | FailRun | HeartbeatRun
+_OfChild: TypeAlias = NoteChildStarted | RefuseChild | EndChild
 Command: TypeAlias = _OfRunners | Start | FinishLoop | Tick | Adopt | _OfPeople | _OfChild

@@ -25,6 +25,16 @@ class RefusalReason(StrEnum):
     NOT_READY = "NOT_READY"
     ALREADY_STARTED = "ALREADY_STARTED"
     NOT_STARTED = "NOT_STARTED"
+    # Too many signals wait for a node that takes them, or they are too large together.
+    SIGNALS_FULL = "SIGNALS_FULL"
+    APPROVAL_NOT_FOUND = "APPROVAL_NOT_FOUND"
+    NOT_AN_ASSIGNEE = "NOT_AN_ASSIGNEE"
+    # This key has decided, and others have to.
+    ALREADY_DECIDED = "ALREADY_DECIDED"
+    # The approval has ended, and not in this way.
+    ALREADY_RESOLVED = "ALREADY_RESOLVED"
+    # The completion token is void, because its run is over.
+    RUN_ENDED = "RUN_ENDED"
     # The holder was replaced.
     STALE_EPOCH = "STALE_EPOCH"
 

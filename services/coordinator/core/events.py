@@ -17,6 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
+    ApprovalChoice,
+    ApprovalState,
     Error,
     ExecutionState,
     FailureReason,
@@ -36,6 +38,9 @@ class WaitKind(StrEnum):
     TIMER = "TIMER"
     SIGNAL = "SIGNAL"
     CHILD = "CHILD"
+    APPROVAL = "APPROVAL"
+    # Somebody else finishes the work of a run that was deferred.
+    OUTSIDE = "OUTSIDE"
 
 
 class WaitOutcome(StrEnum):
@@ -266,6 +271,8 @@ class WaitStarted(RunEvent):
     kind: WaitKind
     # When the time ends the wait. 0: no time does.
     due_time: Instant
+    # The signal that is waited for. Empty for the other kinds.
+    name: str = ""
 
 
 @dataclass(slots=True)
@@ -345,6 +352,77 @@ class ChildCancelOrdered(RunEvent):
     """This execution is ending, so its child has to be cancelled. It is owed until this execution is over."""
 
     child_execution_id: str
+
+
+@dataclass(slots=True)
+class SignalReceived:
+    """A signal has come. It is kept until a node takes it; the sequence number of this event names it."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True)
+class SignalTaken(RunEvent):
+    """A node takes a signal that has come. The signal is no longer kept."""
+
+    # The sequence number of its SignalReceived.
+    number: int
+
+
+@dataclass(slots=True)
+class ApprovalRequested(RunEvent):
+    """People are asked to decide. The id of the approval is that of the run, and the time ends it with the wait that
+    has begun before."""
+
+    title: str
+    # The JSON Schema of the form that is filled in at a decision.
+    form: bytes
+    # Titles of keys, and roles like "role:ADMIN". Empty: everybody who may decide at all.
+    assignees: tuple[str, ...]
+    # The number of keys that have to approve.
+    required: int
+
+
+@dataclass(slots=True)
+class ApprovalDecided(RunEvent):
+    """Somebody has decided. The first rejection, or the last approval that was required, ends the approval."""
+
+    message_id: str
+    # The title of the key, for people; and its id, because no key decides twice.
+    caller: str
+    key_id: str
+    decision: ApprovalChoice
+    # JSON that fits the form.
+    form: bytes
+    comment: str
+    # How the approval ended by this decision. None: further decisions are needed.
+    outcome: ApprovalState | None
+
+
+@dataclass(slots=True)
+class RunDeferred(RunEvent):
+    """The runner has handed the work to somebody else, who has the completion token of the run. No runner has the run
+    any more. It waits until it is answered or its time is over."""
+
+    start_time: Instant
+    # When the timeout of the node ends the run. 0: no time does.
+    due_time: Instant
+    inputs_hash: bytes
+    config_hash: bytes
+    cost_tokens: int
+
+
+@dataclass(slots=True)
+class OutsideAnswered(RunEvent):
+    """Whoever has the completion token of the run has said how the work ended. Its RunSucceeded or RunFailed
+    follows."""
+
+    message_id: str
 
 
 @dataclass(slots=True)
@@ -432,4 +510,7 @@ _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCan
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
 _OfLoop: TypeAlias = LoopStarted | LoopContinued | LoopGathered | LoopEnded
 _OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop | _OfChild
+_OfMessages: TypeAlias = (
+    SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
+)
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop | _OfChild | _OfMessages

@@ -35,7 +35,9 @@ class Cause(StrEnum):
     BACKOFF = "BACKOFF"
     SLEEPING = "SLEEPING"
     WAITING_FOR_SIGNAL = "WAITING_FOR_SIGNAL"
+    WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
     WAITING_FOR_CHILD = "WAITING_FOR_CHILD"
+    WAITING_FOR_COMPLETION = "WAITING_FOR_COMPLETION"
     PAUSED = "PAUSED"
     LEASE_IN_DOUBT = "LEASE_IN_DOUBT"
     ENGINE = "ENGINE"
@@ -44,7 +46,9 @@ class Cause(StrEnum):
 CAUSES: Mapping[ev.WaitKind, Cause] = {
     ev.WaitKind.TIMER: Cause.SLEEPING,
     ev.WaitKind.SIGNAL: Cause.WAITING_FOR_SIGNAL,
+    ev.WaitKind.APPROVAL: Cause.WAITING_FOR_APPROVAL,
     ev.WaitKind.CHILD: Cause.WAITING_FOR_CHILD,
+    ev.WaitKind.OUTSIDE: Cause.WAITING_FOR_COMPLETION,
 }
 assert CAUSES.keys() == set(ev.WaitKind), "a kind of wait has no cause"
 

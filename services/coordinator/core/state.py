@@ -5,7 +5,7 @@ event names and nothing else, so a fan-out of a thousand folds in linear time.
 
     Work   a piece of work, by its key. All attempts at it share it.
     Run    one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
-    Wait   what a control node waits for.
+    Wait   what a control node waits for, or work that somebody else finishes.
     Loop   a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
 
 The life of work that a runner does:
@@ -14,6 +14,9 @@ The life of work that a runner does:
                      ▲  ▲                 ├──RunFailed with a reason──► FAILED
                      │  └──lost, released─┤
                      └───BackoffEnded── BACKOFF ◄──RunFailed with a retry time
+
+Work that its module hands to somebody else goes from LIVE to WAITING by RunDeferred, and on from there as if it were
+LIVE, when it was answered (OutsideAnswered) or its time is over (WaitEnded).
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
 BEGUN, and then to SUCCEEDED or FAILED. A loop is LOOPING while its items are under way, and BEGUN again when it has to
@@ -32,6 +35,7 @@ from enum import Enum
 from heapq import heappop
 from typing import NamedTuple, TypeAlias, assert_never
 
+from services.coordinator.core.approvals import Approval
 from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
 from services.coordinator.core.retry import DEATH_PAUSE, DEFAULT_RETRY, RetryPolicy
@@ -194,6 +198,16 @@ class Wait:
     timer: int = 0
     # Set while a child is waited for.
     child: ChildExecution | None = None
+    # The signal that is waited for. Empty for the other kinds.
+    name: str = ""
+
+
+class KeptSignal(NamedTuple):
+    """A signal that no node has taken yet."""
+
+    signal: str
+    # JSON.
+    payload: bytes
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -325,6 +339,10 @@ class Execution:
     loops: dict[WorkKey, Loop] = field(default_factory=dict)
     # Loops whose items are all done, and whose output has to be put into the output store.
     unstored: dict[WorkKey, Loop] = field(default_factory=dict)
+    # Signals that came before a node waited for them, oldest first, by the sequence numbers of their events.
+    signals: dict[int, KeptSignal] = field(default_factory=dict)
+    # All that were ever requested, by the numbers of their runs.
+    approvals: dict[int, Approval] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
     # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)

@@ -87,8 +87,8 @@ class Turn:
 
     # Work that no runner has: it waits, succeeds or fails
 
-    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0) -> None:
-        self.emit(ev.WaitStarted(self.now, work.key, self.run_of(work), kind, due))
+    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0, name: str = "") -> None:
+        self.emit(ev.WaitStarted(self.now, work.key, self.run_of(work), kind, due, name))
 
     def succeed(self, work: Work, output: Value, branch: str = "") -> None:
         run, start_time = self.run_of(work), self._start_time_of(work)

@@ -90,6 +90,23 @@ class ReleaseReason(StrEnum):
     REFUSED = "REFUSED"
 
 
+class ApprovalChoice(StrEnum):
+    """What one person decides."""
+
+    APPROVE = "APPROVE"
+    REJECT = "REJECT"
+
+
+class ApprovalState(StrEnum):
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    # Nobody decided in time. The node says what follows.
+    EXPIRED = "EXPIRED"
+    # The execution ended first.
+    CANCELLED = "CANCELLED"
+
+
 @dataclass(slots=True, frozen=True)
 class Error:
     """The error of a run. `type` is UPPER_SNAKE or the name of an exception."""

@@ -30,5 +30,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/FindAnswer": services("api"),
     f"{_READS}/GetPastExecution": services("api"),
     f"{_READS}/ExplainExecution": services("api"),
+    f"{_READS}/ListApprovals": services("api"),
+    f"{_READS}/GetApproval": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

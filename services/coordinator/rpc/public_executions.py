@@ -115,6 +115,24 @@ def run_record(row: Row) -> pb.RunRecord:
     return record
 
 
+def approval_record(row: Row) -> pb.ApprovalRecord:
+    record = pb.ApprovalRecord(workspace=row["workspace"], form=row["form"])
+    approval = record.approval
+    approval.execution_id, approval.id = row["execution_id"], f"{row['execution_id']}.{row['number']}"
+    approval.workflow, approval.node, approval.title = row["workflow"], row["node"], row["title"]
+    approval.assignees.extend(row["assignees"])
+    approval.required = row["required"]
+    approval.state = api.Approval.State.Value(row["state"])
+    for name in ("create_time", "expire_time"):
+        put_time(getattr(approval, name), row[name])
+    for made in row["decisions"]:
+        choice = api.Approval.Choice.Value(made["decision"])
+        shown = approval.decisions.add(caller=made["caller"], decision=choice, comment=made["comment"])
+        put_time(shown.time, made["time"])
+        record.decision_forms.append(orjson.dumps(made["form"]))
+    return record
+
+
 def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.EventRecord:
     record = pb.EventRecord(details=details(event))
     shown = record.event

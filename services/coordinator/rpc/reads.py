@@ -8,11 +8,17 @@ from typing import Any, Final, Protocol
 from services.chassis.grpc.errors import Refusal
 from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.journal_walks import JournalWalks
-from services.coordinator.app.ports import Row, RunPage, Standing, StoredEvents
+from services.coordinator.app.ports import Row, RunName, RunPage, Standing, StoredEvents
 from services.coordinator.core.events import Event
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
 from services.coordinator.rpc.explanations import explanation_of
-from services.coordinator.rpc.public_executions import event_record, execution_record, past_record, run_record
+from services.coordinator.rpc.public_executions import (
+    approval_record,
+    event_record,
+    execution_record,
+    past_record,
+    run_record,
+)
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer
@@ -25,6 +31,8 @@ class Reads(StoredEvents, Protocol):
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
     async def list_executions(self, request: pb.ListExecutionsRequest) -> list[Row]: ...
+    async def list_approvals(self, request: pb.ListApprovalsRequest, after: tuple[str, int]) -> list[Row]: ...
+    async def approvals(self, names: Sequence[RunName]) -> list[Row]: ...
     async def runs(
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
@@ -64,6 +72,19 @@ class ReadServicer(ReadServiceServicer):
         except ValueError as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
         return pb.ListExecutionsResponse(executions=[execution_record(row) for row in rows])
+
+    async def ListApprovals(self, request: pb.ListApprovalsRequest, context: Any) -> pb.ListApprovalsResponse:
+        request.limit = _limit(request.limit)
+        try:
+            rows = await self._reads.list_approvals(request, split_run_id(request.after_approval_id))
+        except ValueError as fault:
+            raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
+        return pb.ListApprovalsResponse(approvals=[approval_record(row) for row in rows])
+
+    async def GetApproval(self, request: pb.GetApprovalRequest, context: Any) -> pb.GetApprovalResponse:
+        name = split_run_id(request.approval_id)
+        rows = await self._reads.approvals([name]) if name[1] else []
+        return pb.GetApprovalResponse(approval=approval_record(rows[0]) if rows else None)
 
     async def ListModules(self, request: pb.ListModulesRequest, context: Any) -> pb.ListModulesResponse:
         modules, rendering = self._modules(request.workspace)

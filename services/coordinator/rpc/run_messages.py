@@ -14,6 +14,7 @@ from services.coordinator.app.owned_execution import ReceivedProgress, ReceivedR
 from services.coordinator.core.commands import (
     Command,
     Release,
+    ReportDeferred,
     ReportFailure,
     ReportProgress,
     ReportStarted,
@@ -50,7 +51,9 @@ def run_of_key(key: str) -> int:
     return int(number) if number != key and number.isascii() and number.isdigit() and len(number) < 10 else 0
 
 
-def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int, now: Instant) -> Grant:
+def run_grant(
+    execution: Execution, effect: GrantRun, key: str, completion_token: str, places_max: int, now: Instant
+) -> Grant:
     run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
     message.execution_id = execution.execution_id
@@ -62,6 +65,8 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int,
     message.render_all = run.is_rendering
     _put_documents(message, work)
     message.effect_key, message.traceparent = key, run.traceparent
+    if completion_token:
+        message.completion_token = completion_token
     message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
     message.places_max = places_max
     lease_id = run_id(execution, run.number)
@@ -173,6 +178,8 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
     if outcome == "stopped":
         start, end = micros_of(report.start_time), micros_of(report.end_time)
         return ReportStopped(number, epoch, start_time=start, end_time=end, instance_id=instance_id)
+    if outcome == "deferred":
+        return ReportDeferred(number, epoch, **_facts(report))
     return None
 
 

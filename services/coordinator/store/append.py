@@ -2,7 +2,7 @@
 
     fresh     inserts the row of each starting execution; if there is one already, the append is refused
     advanced  updates the row of each other execution if its epoch and last_seq are still those that the writer knew
-    journal; leased, made, ended, moved runs    only for executions that `fresh` or `advanced` let through
+    journal; leased, made, ended, moved runs; approvals    only for executions that `fresh` or `advanced` let through
     answer    the refused executions, with the epoch and last_seq of their present rows
 
 Every step waits for it, so it is text for libpq, at half the CPU of the driver (chassis/postgres/raw_pipeline.py). Each
@@ -24,6 +24,8 @@ from services.chassis.postgres.arrays import Array
 from services.chassis.postgres.raw_pipeline import Rows
 from services.coordinator.app.ports import Append
 from services.coordinator.core.projection import (
+    APPROVAL_CHANGING,
+    APPROVAL_COLUMNS,
     EXECUTION_CHANGING,
     EXECUTION_COLUMNS,
     RUN_CHANGING,
@@ -44,6 +46,7 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "made": (*RUN_COLUMNS, "effect_key"),
     "ended": RUN_RESULT,
     "moved": RUN_CHANGING,
+    "approvals": APPROVAL_COLUMNS,
 }
 _IS_WRITTEN: Final = "(g.execution_id IN (SELECT execution_id FROM written))"
 
@@ -78,6 +81,10 @@ _PARTS: Final[Mapping[str, str]] = {
     "made": f"{_insert('runs', 'made')} WHERE {_IS_WRITTEN} IS TRUE",
     "ended": _update_runs("ended"),
     "moved": _update_runs("moved"),
+    "approvals": (
+        f"{_insert('approvals', 'approvals')} WHERE {_IS_WRITTEN} IS TRUE ON CONFLICT (execution_id, number)"
+        f" DO UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in APPROVAL_CHANGING)}"
+    ),
 }
 _ANSWER: Final = f"""
 SELECT g.place, coalesce(e.epoch, 0), coalesce(e.last_seq, 0)
@@ -114,6 +121,7 @@ def composed(appends: Sequence[Append]) -> tuple[bytes, list[Array]]:
         rows["made"] += append.made
         rows["ended"] += append.ended
         rows["moved"] += append.moved
+        rows["approvals"] += append.approvals
     given: list[Array] = []
     for part, found in rows.items():
         if found:

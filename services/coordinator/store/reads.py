@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from services.chassis.postgres.database import Database
 from services.coordinator.app.ports import Row, RunName, RunOutput, RunPage, RunStanding, Standing
-from services.coordinator.core.projection import EXECUTION_COLUMNS
+from services.coordinator.core.projection import APPROVAL_COLUMNS, EXECUTION_COLUMNS
 from services.coordinator.core.values import OutputRef
 from services.coordinator.store.codec import Stored, unseal
 from services.coordinator.store.columns import selected, uuid_array
-from windlass.coordinator.v1.reads_pb2 import ListExecutionsRequest
+from windlass.coordinator.v1.reads_pb2 import ListApprovalsRequest, ListExecutionsRequest
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
@@ -44,6 +44,11 @@ FROM runs r JOIN executions e USING (execution_id) WHERE r.execution_id = %s AND
 """
 _STORED_OUTPUT: Final = """
 SELECT output_key, output_sha256, output_bytes FROM runs WHERE execution_id = %s AND output_key = %s LIMIT 1
+"""
+_APPROVALS: Final = f"""
+SELECT {selected("a", APPROVAL_COLUMNS)} FROM approvals a
+JOIN unnest(%s::uuid[], %s::int4[]) WITH ORDINALITY AS asked (execution_id, number, place) USING (execution_id, number)
+ORDER BY asked.place
 """
 _INPUT: Final = "SELECT input FROM executions WHERE execution_id = %s"
 # A page of runs ends where its outputs reach this size: half of what a client receives in one message by default.
@@ -109,6 +114,21 @@ class PostgresReads:
         found = await self._database.fetch(_LIST, (uuid_array([row[0] for row in rows]),))
         listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
         return sorted(listed, key=lambda row: row["execution_id"], reverse=not request.ascending)
+
+    async def list_approvals(self, request: ListApprovalsRequest, after: tuple[str, int]) -> list[Row]:
+        # Imported at the first list, as above.
+        from services.chassis.postgres.compiled import compiled
+        from services.coordinator.store.conditions import approval_list
+
+        return await self.approvals(await self._database.fetch(*compiled(approval_list(request, after))))
+
+    async def approvals(self, names: Sequence[RunName]) -> list[Row]:
+        """The approvals with these runs, in this order. Those that do not exist are left out."""
+        if not names:
+            return []
+        ids, numbers = zip(*names, strict=True)
+        rows = await self._database.fetch(_APPROVALS, (uuid_array(ids), list(numbers)))
+        return [dict(zip(APPROVAL_COLUMNS, row, strict=True)) for row in rows]
 
     async def runs(
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool

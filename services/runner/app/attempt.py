@@ -20,7 +20,7 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering, with_parts
 from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
-from services.runner.core.job import AttemptOutcome, Job, OutputMissing, RunLease, StoredOutput, Succeeded
+from services.runner.core.job import AttemptOutcome, Deferred, Job, OutputMissing, RunLease, StoredOutput, Succeeded
 from services.runner.core.plain import are_plain_conditions, is_plain_document, weight_of_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.definition.limits import ATTEMPT_SECONDS_MAX
@@ -133,6 +133,7 @@ def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Cont
         log=RunLog(job),
         evaluate=evaluate,
         traceparent=traceparent,
+        completion_token=job.completion_token,
     )
 
 
@@ -140,7 +141,7 @@ def call_inline(attempt: Attempt) -> AttemptOutcome:
     """Call a short module that never blocks, on the thread of the caller."""
     try:
         returned = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
-        return _encoded(returned)
+        return _outcome(attempt.context, returned)
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         return failure_of(error)
 
@@ -161,7 +162,7 @@ async def call(attempt: Attempt, threads: ModuleThreads, module_loop: ModuleLoop
     try:
         async with asyncio.timeout(timeout) as limit:
             if attempt.module.is_async:
-                returned: Succeeded = await module_loop.call(task_name(attempt.job), _awaited, function, *given)
+                returned: AttemptOutcome = await module_loop.call(task_name(attempt.job), _awaited, function, *given)
             else:
                 returned = await threads.call(_called, function, *given)
             return returned
@@ -179,12 +180,17 @@ def task_name(job: Job) -> str:
     return f"run {job.run_id}"
 
 
-def _called(function: Callable[..., Any], *given: Any) -> Succeeded:
-    return _encoded(function(*given))
+def _called(function: Callable[..., Any], context: Context, *given: Any) -> AttemptOutcome:
+    return _outcome(context, function(context, *given))
 
 
-async def _awaited(function: Callable[..., Awaitable[Any]], *given: Any) -> Succeeded:
-    return _encoded(await function(*given))
+async def _awaited(function: Callable[..., Awaitable[Any]], context: Context, *given: Any) -> AttemptOutcome:
+    return _outcome(context, await function(context, *given))
+
+
+def _outcome(context: Context, returned: Any) -> AttemptOutcome:
+    """A module that has deferred its work returns whatever it likes, perhaps the token: it is not kept anywhere."""
+    return Deferred() if context.deferred else _encoded(returned)
 
 
 async def stored(outcome: AttemptOutcome, outputs: Outputs, lease: RunLease) -> AttemptOutcome:

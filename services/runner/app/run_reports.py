@@ -17,14 +17,15 @@ from services.chassis.telemetry.tracing import (
 from services.runner.app.attempt import Attempt, failure_of
 from services.runner.app.ports import Holder
 from services.runner.core.failures import Failure, FailureClass
-from services.runner.core.job import AttemptOutcome, Ended, Job, Released, Stopped, Succeeded
+from services.runner.core.job import AttemptOutcome, Deferred, Ended, Job, Released, Stopped, Succeeded
 from services.runner.core.untrusted import clamp_cost, clamp_text
 from windlass.sdk import ModuleError
 
 log = logger(__name__)
 
 _runs_ended = counter("runner_runs_ended_total", "Runs reported, by outcome.", ["outcome"])
-_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released, Stopped)}
+_KINDS = (Succeeded, Failure, Released, Stopped, Deferred)
+_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in _KINDS}
 
 
 class RunReports:

@@ -78,6 +78,8 @@ class Job:
     until: str = ""
     # While a run of this workspace is going, the job begins only when fewer runs than this are going. 0: always.
     places_max: int = 0
+    # The permission to end this run, for whoever else finishes the work. Empty: the module cannot hand its work out.
+    completion_token: str = ""
 
     @property
     def lease(self) -> RunLease:
@@ -105,11 +107,16 @@ class Stopped:
     """The run was given up because its execution ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The module has handed the work to somebody else, who has the completion token."""
+
+
 # A lease is revoked for one of these reasons when its execution ends. Such an execution waits a moment until its runs
 # report that they have stopped. For any other reason no report is expected.
 ENDING_REASONS = frozenset({"CANCELLED", "TIMEOUT", "FAILED"})
 
-AttemptOutcome = Succeeded | Failure | Released | Stopped
+AttemptOutcome = Succeeded | Failure | Released | Stopped | Deferred
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from services.runner.core.failures import Failure
-from services.runner.core.job import Ended, Job, News, NodeOutput, Released, RunLease, Stopped, StoredOutput, Succeeded
+from services.runner.core.job import (
+    Deferred,
+    Ended,
+    Job,
+    News,
+    NodeOutput,
+    Released,
+    RunLease,
+    Stopped,
+    StoredOutput,
+    Succeeded,
+)
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.types.v1 import session_pb2
 
@@ -40,6 +51,7 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         item=grant.item,
         until=grant.until,
         places_max=grant.places_max,
+        completion_token=grant.completion_token,
         deadline_ns=now_ns + grant.execution_left.ToNanoseconds() if grant.HasField("execution_left") else 0,
     )
 
@@ -67,6 +79,8 @@ def report_of(ended: Ended, report_id: str) -> pb.RunReport:
             report.released.cursor = outcome.cursor
         case Stopped():
             report.stopped.SetInParent()
+        case Deferred():
+            report.deferred.SetInParent()
     return report
 
 

@@ -13,7 +13,7 @@ from windlass.coordinator.v1 import sessions_pb2 as pb
 
 def granted(story: Story, now: int = BEGIN) -> pb.RunGrant:
     (effect,) = story.effects
-    return cast("pb.RunGrant", run_grant(story.execution, effect, "key", 8, now).work)
+    return cast("pb.RunGrant", run_grant(story.execution, effect, "key", "", 8, now).work)
 
 
 @pytest.mark.parametrize(("seconds_later", "seconds_left"), [(0, 60), (59, 1), (61, 0)])

@@ -2,12 +2,14 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from services.coordinator.core.events import WaitEnded
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import BrokenInvariant
+from services.coordinator.core.values import BrokenInvariant, Span
+from windlass.definition.durations import parse_duration
 
 
 class InvalidConfig(ValueError):
@@ -29,6 +31,27 @@ class Control(ABC):
     def resume(self, turn: Turn, work: Work, end: WaitEnded) -> None:
         """A wait that the control started is over. It emits at least one event: it succeeds, fails or waits again."""
         raise BrokenInvariant(f"{self.module} never waits")
+
+
+def members_of(config: object, module: str) -> dict[str, Any]:
+    if not isinstance(config, dict):
+        raise InvalidConfig(f"the config of {module} is an object")
+    return config
+
+
+def timeout_of(config: Mapping[str, Any], actions: Sequence[str]) -> Span:
+    """How long the control waits for people or for messages; 0: without end. `actions` may follow when it is over."""
+    if config.get("onTimeout", actions[0]) not in actions:
+        raise InvalidConfig(f"onTimeout is one of {', '.join(actions)}")
+    if "timeout" not in config:
+        return 0
+    try:
+        timeout = parse_duration(config["timeout"])
+    except ValueError as fault:
+        raise InvalidConfig(str(fault)) from None
+    if not timeout:
+        raise InvalidConfig("a timeout is longer than nothing")
+    return timeout
 
 
 def config_of(work: Work) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import children, graph, lifetime, loops, pausing, runs, waits
+from services.coordinator.core.fold import approvals, children, graph, lifetime, loops, pausing, runs, signals, waits
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Answer, CancelChild, Execution
 from services.coordinator.core.values import RunState
@@ -80,6 +80,12 @@ def apply(execution: Execution, event: ev.Event) -> None:
             del execution.unstarted[event.child_execution_id]
         case ev.ChildCancelOrdered():
             execution.obligations.append(CancelChild(event.child_execution_id))
+        case ev.SignalReceived() | ev.SignalTaken():
+            signals.apply_signal(execution, event)
+        case ev.ApprovalRequested() | ev.ApprovalDecided():
+            approvals.apply_approval(execution, event)
+        case ev.RunDeferred() | ev.OutsideAnswered():
+            waits.apply_outside(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
             run = runs.new_run(execution, work, event, RunState.SKIPPED)

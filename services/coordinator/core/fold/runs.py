@@ -4,7 +4,7 @@ from services.coordinator.core import events as ev
 from services.coordinator.core.fold.graph import apply_consequences, begin, fail, item_ended, release_targets
 from services.coordinator.core.fold.timers import set_timer
 from services.coordinator.core.state import Execution, Run, TimerKind, Work, WorkState
-from services.coordinator.core.values import BrokenInvariant, FailureReason, RunState, WorkKey
+from services.coordinator.core.values import ApprovalState, BrokenInvariant, FailureReason, RunState, WorkKey
 
 # Every step asks for these. To look a member up in its enum takes 45 ns in Python 3.11.
 _LIVE, _SUCCEEDED = WorkState.LIVE, WorkState.SUCCEEDED
@@ -40,7 +40,8 @@ def run_started(execution: Execution, event: ev.RunStarted) -> None:
 
 
 def run_progressed(execution: Execution, event: ev.RunProgressed) -> None:
-    run = execution.live[event.run]
+    # Nobody has a run that was deferred.
+    run = execution.runs[event.run - 1]
     run.heartbeat_time = event.time
     run.progress = event.progress
     run.progress_message = event.message
@@ -156,6 +157,8 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
         wait.timer = 0
         if wait.child is not None:
             del execution.children[wait.child.execution_id]
+        if event.run in execution.approvals:
+            execution.approvals[event.run].state = ApprovalState.CANCELLED
     if event.key in execution.loops:
         forget_loop(execution, event.key)
     run.is_answered = run.is_answered or event.is_reported

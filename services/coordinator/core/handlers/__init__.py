@@ -4,6 +4,8 @@
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
     storing     FinishLoop                       children   news of the executions that nodes start
+    signalling  Signal                           deciding   DecideApproval
+    deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -16,9 +18,12 @@ from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
 from services.coordinator.core.handlers import (
     children,
+    deciding,
+    deferring,
     leasing,
     pausing,
     reporting,
+    signalling,
     starting,
     stopping,
     storing,
@@ -39,6 +44,12 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.ReportSuccess: reporting.report_success,
     commands.ReportFailure: reporting.report_failure,
     commands.ReportStopped: reporting.report_stopped,
+    commands.ReportDeferred: deferring.report_deferred,
+    commands.Signal: signalling.signal,
+    commands.DecideApproval: deciding.decide,
+    commands.CompleteRun: deferring.complete,
+    commands.FailRun: deferring.fail,
+    commands.HeartbeatRun: deferring.heartbeat,
     commands.Cancel: stopping.cancel,
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,

@@ -482,6 +482,61 @@ class ResumeExecutionResponse(_message.Message):
 Global___ResumeExecutionResponse: _TypeAlias = ResumeExecutionResponse  # noqa: Y015
 
 @_typing.final
+class SignalExecutionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    signal: _builtins.str
+    """The name for which nodes wait (wait_signal@1)."""
+    request_id: _builtins.str
+    """Any text that the caller chooses. Empty: no repeat is recognised."""
+    @_builtins.property
+    def payload(self) -> _struct_pb2.Struct:
+        """The output of the node that takes the signal. At most 256 KiB of JSON. Absent: {}."""
+
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        signal: _builtins.str = ...,
+        payload: _struct_pb2.Struct | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "payload", b"payload", "request_id", b"request_id", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalExecutionRequest: _TypeAlias = SignalExecutionRequest  # noqa: Y015
+
+@_typing.final
+class SignalExecutionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def execution(self) -> _resources_pb2.Execution:
+        """The execution after it got the signal, or as it is when the signal is durable."""
+
+    def __init__(
+        self,
+        *,
+        execution: _resources_pb2.Execution | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalExecutionResponse: _TypeAlias = SignalExecutionResponse  # noqa: Y015
+
+@_typing.final
 class ListEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

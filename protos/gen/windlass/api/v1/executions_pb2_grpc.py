@@ -79,6 +79,11 @@ class ExecutionServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.FromString,
                 _registered_method=True)
+        self.SignalExecution = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/SignalExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/windlass.api.v1.ExecutionService/ListEvents',
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.SerializeToString,
@@ -165,6 +170,17 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SignalExecution(self, request, context):
+        """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
+        payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+        taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
+        delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
+        EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEvents(self, request, context):
         """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE.
         """
@@ -222,6 +238,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ResumeExecution,
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.SerializeToString,
+            ),
+            'SignalExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignalExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -455,6 +476,33 @@ class ExecutionService:
             '/windlass.api.v1.ExecutionService/ResumeExecution',
             windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SignalExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/SignalExecution',
+            windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -968,3 +968,142 @@ class Explanation(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
+
+@_typing.final
+class Approval(_message.Message):
+    """What people are asked to decide by a node with the module approval@1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Approval._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Approval._State.ValueType  # 0
+        PENDING: Approval._State.ValueType  # 1
+        APPROVED: Approval._State.ValueType  # 2
+        REJECTED: Approval._State.ValueType  # 3
+        EXPIRED: Approval._State.ValueType  # 4
+        """Nobody decided in time. The node's onTimeout says how its execution goes on."""
+        CANCELLED: Approval._State.ValueType  # 5
+        """The execution ended first."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper): ...
+    STATE_UNSPECIFIED: Approval.State.ValueType  # 0
+    PENDING: Approval.State.ValueType  # 1
+    APPROVED: Approval.State.ValueType  # 2
+    REJECTED: Approval.State.ValueType  # 3
+    EXPIRED: Approval.State.ValueType  # 4
+    """Nobody decided in time. The node's onTimeout says how its execution goes on."""
+    CANCELLED: Approval.State.ValueType  # 5
+    """The execution ended first."""
+
+    class _Choice:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ChoiceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Approval._Choice.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        CHOICE_UNSPECIFIED: Approval._Choice.ValueType  # 0
+        APPROVE: Approval._Choice.ValueType  # 1
+        REJECT: Approval._Choice.ValueType  # 2
+
+    class Choice(_Choice, metaclass=_ChoiceEnumTypeWrapper): ...
+    CHOICE_UNSPECIFIED: Approval.Choice.ValueType  # 0
+    APPROVE: Approval.Choice.ValueType  # 1
+    REJECT: Approval.Choice.ValueType  # 2
+
+    @_typing.final
+    class Decision(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CALLER_FIELD_NUMBER: _builtins.int
+        DECISION_FIELD_NUMBER: _builtins.int
+        FORM_FIELD_NUMBER: _builtins.int
+        COMMENT_FIELD_NUMBER: _builtins.int
+        TIME_FIELD_NUMBER: _builtins.int
+        caller: _builtins.str
+        """Title of the key that decided."""
+        decision: Global___Approval.Choice.ValueType
+        comment: _builtins.str
+        @_builtins.property
+        def form(self) -> _struct_pb2.Struct: ...
+        @_builtins.property
+        def time(self) -> _timestamp_pb2.Timestamp: ...
+        def __init__(
+            self,
+            *,
+            caller: _builtins.str = ...,
+            decision: Global___Approval.Choice.ValueType = ...,
+            form: _struct_pb2.Struct | None = ...,
+            comment: _builtins.str = ...,
+            time: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["form", b"form", "time", b"time"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "comment", b"comment", "decision", b"decision", "form", b"form", "time", b"time"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    ASSIGNEES_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """That of the node's run: "<execution id>.<n>"."""
+    execution_id: _builtins.str
+    workflow: _builtins.str
+    node: _builtins.str
+    title: _builtins.str
+    required: _builtins.int
+    """How many different keys have to approve. One that rejects is enough."""
+    state: Global___Approval.State.ValueType
+    @_builtins.property
+    def form(self) -> _struct_pb2.Struct:
+        """The JSON Schema that the form of a decision has to fit. Empty: anything fits."""
+
+    @_builtins.property
+    def assignees(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Titles of keys, and roles like "role:ADMIN". Empty: every key that may call DecideApproval."""
+
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Approval.Decision]: ...
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ends as EXPIRED. Absent: never."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        execution_id: _builtins.str = ...,
+        workflow: _builtins.str = ...,
+        node: _builtins.str = ...,
+        title: _builtins.str = ...,
+        form: _struct_pb2.Struct | None = ...,
+        assignees: _abc.Iterable[_builtins.str] | None = ...,
+        required: _builtins.int = ...,
+        decisions: _abc.Iterable[Global___Approval.Decision] | None = ...,
+        state: Global___Approval.State.ValueType = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "form", b"form"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignees", b"assignees", "create_time", b"create_time", "decisions", b"decisions", "execution_id", b"execution_id", "expire_time", b"expire_time", "form", b"form", "id", b"id", "node", b"node", "required", b"required", "state", b"state", "title", b"title", "workflow", b"workflow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Approval: _TypeAlias = Approval  # noqa: Y015

@@ -81,6 +81,16 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.FromString,
                 _registered_method=True)
+        self.ListApprovals = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/ListApprovals',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsResponse.FromString,
+                _registered_method=True)
+        self.GetApproval = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/GetApproval',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalResponse.FromString,
+                _registered_method=True)
         self.ListModules = channel.unary_unary(
                 '/windlass.coordinator.v1.ReadService/ListModules',
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesRequest.SerializeToString,
@@ -164,6 +174,22 @@ class ReadServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListApprovals(self, request, context):
+        """The approvals of one workspace, newest execution first. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be
+        applied.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetApproval(self, request, context):
+        """An approval of any workspace: api decides who may see it. An unknown id is not an error; the response then has no
+        approval.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModules(self, request, context):
         """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
         coordinator, but a coordinator that has just started may not know all of them yet.
@@ -219,6 +245,16 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.ExplainExecution,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.SerializeToString,
+            ),
+            'ListApprovals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListApprovals,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsResponse.SerializeToString,
+            ),
+            'GetApproval': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetApproval,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalResponse.SerializeToString,
             ),
             'ListModules': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModules,
@@ -471,6 +507,60 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/ExplainExecution',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListApprovals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/ListApprovals',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetApproval(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/GetApproval',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalResponse.FromString,
             options,
             channel_credentials,
             insecure,

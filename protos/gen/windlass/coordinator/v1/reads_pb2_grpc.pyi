@@ -51,6 +51,14 @@ class ReadServiceStub:
     """What an execution of any workspace waits for, as far as its journal and the runners that are attached here tell, and
     where its time went. An unknown execution is not an error; the response is then empty.
     """
+    ListApprovals: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListApprovalsRequest, _reads_pb2.ListApprovalsResponse]
+    """The approvals of one workspace, newest execution first. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be
+    applied.
+    """
+    GetApproval: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetApprovalRequest, _reads_pb2.GetApprovalResponse]
+    """An approval of any workspace: api decides who may see it. An unknown id is not an error; the response then has no
+    approval.
+    """
     ListModules: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListModulesRequest, _reads_pb2.ListModulesResponse]
     """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
     coordinator, but a coordinator that has just started may not know all of them yet.
@@ -146,6 +154,26 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_reads_pb2.ExplainExecutionResponse]:
         """What an execution of any workspace waits for, as far as its journal and the runners that are attached here tell, and
         where its time went. An unknown execution is not an error; the response is then empty.
+        """
+
+    @_abc_1.abstractmethod
+    def ListApprovals(
+        self,
+        request: _reads_pb2.ListApprovalsRequest,
+        context: _aio.ServicerContext[_reads_pb2.ListApprovalsRequest, _abc.Awaitable[_reads_pb2.ListApprovalsResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.ListApprovalsResponse]:
+        """The approvals of one workspace, newest execution first. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be
+        applied.
+        """
+
+    @_abc_1.abstractmethod
+    def GetApproval(
+        self,
+        request: _reads_pb2.GetApprovalRequest,
+        context: _aio.ServicerContext[_reads_pb2.GetApprovalRequest, _abc.Awaitable[_reads_pb2.GetApprovalResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.GetApprovalResponse]:
+        """An approval of any workspace: api decides who may see it. An unknown id is not an error; the response then has no
+        approval.
         """
 
     @_abc_1.abstractmethod

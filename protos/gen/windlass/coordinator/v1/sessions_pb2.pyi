@@ -280,6 +280,7 @@ class RunGrant(_message.Message):
     ITEM_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     PLACES_MAX_FIELD_NUMBER: _builtins.int
+    COMPLETION_TOKEN_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -339,6 +340,12 @@ class RunGrant(_message.Message):
     """While this runner is at work for this workspace already, it begins the run only when fewer than so many of its runs are
     under way. The other places are for workspaces that have none there. Until then the run waits, and behind long work it
     is handed back. 0: the run may begin in any place.
+    """
+    completion_token: _builtins.str
+    """Names this run, and is the whole permission to say how it ended (RunService of windlass.api.v1: CompleteRun, FailRun,
+    HeartbeatRun). A module that has somebody else do the work hands the token out and reports Deferred. It is void once
+    the run has ended; another attempt has another token. Empty for the modules whose names have no dot, which never
+    defer.
     """
     @_builtins.property
     def lease(self) -> _session_pb2.Lease:
@@ -405,10 +412,11 @@ class RunGrant(_message.Message):
         item: _builtins.bytes = ...,
         until: _builtins.str = ...,
         places_max: _builtins.int = ...,
+        completion_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -584,6 +592,19 @@ class RunReport(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Deferred(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     HEAD_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
@@ -591,6 +612,7 @@ class RunReport(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
+    DEFERRED_FIELD_NUMBER: _builtins.int
     INPUTS_HASH_FIELD_NUMBER: _builtins.int
     CONFIG_HASH_FIELD_NUMBER: _builtins.int
     COST_TOKENS_FIELD_NUMBER: _builtins.int
@@ -633,6 +655,13 @@ class RunReport(_message.Message):
         TRANSIENT failure.
         """
 
+    @_builtins.property
+    def deferred(self) -> Global___RunReport.Deferred:
+        """The module has handed out the completion_token of the grant, and somebody else finishes the work. The runner has
+        nothing more to do with the run and may give its place to another. The node's timeout goes on, counted from the
+        grant.
+        """
+
     def __init__(
         self,
         *,
@@ -643,15 +672,16 @@ class RunReport(_message.Message):
         failed: Global___RunReport.Failed | None = ...,
         released: Global___RunReport.Released | None = ...,
         stopped: Global___RunReport.Stopped | None = ...,
+        deferred: Global___RunReport.Deferred | None = ...,
         inputs_hash: _builtins.bytes = ...,
         config_hash: _builtins.bytes = ...,
         cost_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "failed", b"failed", "head", b"head", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deferred", b"deferred", "end_time", b"end_time", "failed", b"failed", "head", b"head", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "failed", b"failed", "head", b"head", "inputs_hash", b"inputs_hash", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "deferred", b"deferred", "end_time", b"end_time", "failed", b"failed", "head", b"head", "inputs_hash", b"inputs_hash", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["succeeded", "failed", "released", "stopped"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["succeeded", "failed", "released", "stopped", "deferred"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
