@@ -9,6 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import (
@@ -178,6 +179,16 @@ class LoseRunner:
 
 
 @dataclass(slots=True)
+class StartLoop:
+    """The config of a loop was read from the output store."""
+
+    key: WorkKey
+    # None: it is no config of a loop, for this reason.
+    config: LoopConfig | None
+    fault: str = ""
+
+
+@dataclass(slots=True)
 class FinishLoop:
     """The output of a loop that is gathered was put into the output store."""
 
@@ -278,4 +289,5 @@ _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProg
 _OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
 _OfPeople: TypeAlias = Cancel | Pause | Resume | Signal | DecideApproval | CompleteRun | FailRun | HeartbeatRun
 _OfChild: TypeAlias = NoteChildStarted | RefuseChild | EndChild
-Command: TypeAlias = _OfRunners | Start | FinishLoop | Tick | Adopt | _OfPeople | _OfChild
+_OfLoops: TypeAlias = StartLoop | FinishLoop
+Command: TypeAlias = _OfRunners | Start | Tick | Adopt | _OfPeople | _OfChild | _OfLoops

@@ -25,6 +25,7 @@ from services.coordinator.core.values import (
     FinalError,
     Instant,
     Origin,
+    OutputRef,
     ReleaseReason,
     Span,
     Value,
@@ -178,6 +179,8 @@ class ControlRendered(RunEvent):
     config: bytes
     start_time: Instant
     end_time: Instant
+    # Set instead of `config` if the config is kept outside.
+    stored: OutputRef | None = None
 
 
 @dataclass(slots=True)
@@ -280,6 +283,16 @@ class WaitEnded(RunEvent):
     """The wait is over. What the control made of it follows in the same append."""
 
     outcome: WaitOutcome
+
+
+@dataclass(slots=True)
+class ItemsRequested(RunEvent):
+    """The rendered config of a loop is in the output store. It has to be read before the loop starts or fails."""
+
+
+@dataclass(slots=True)
+class ItemsRead(RunEvent):
+    """The config was read. The start or the outcome of the loop follows in the same append."""
 
 
 @dataclass(slots=True)
@@ -508,7 +521,7 @@ _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-_OfLoop: TypeAlias = LoopStarted | LoopContinued | LoopGathered | LoopEnded
+_OfLoop: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopEnded
 _OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
 _OfMessages: TypeAlias = (
     SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered

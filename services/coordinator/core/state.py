@@ -103,7 +103,7 @@ class Work:
     may_have_run_before: bool = False
     cursor: bytes = b""
     # The config of a control node as a runner rendered it.
-    config: bytes = b""
+    config: Value = b""
     # The inputs and the config as a runner rendered them for one that does not render.
     rendered: Value | None = None
     output: Value | None = None
@@ -223,7 +223,8 @@ class Loop:
     continues_on_failure: bool
     # Between two turns.
     delay: Span
-    # The items of a list, each as JSON. A loop without a list has none.
+    # The items of a list, each as JSON. They are taken from the config when they are needed first, or read from the
+    # output store (`core/items.py`). A loop without a list has none.
     items: Sequence[bytes] = ()
     # Items begin in their order: those up to this number have begun.
     begun: int = 0
@@ -337,6 +338,8 @@ class Execution:
     backoffs: dict[WorkKey, Work] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
     loops: dict[WorkKey, Loop] = field(default_factory=dict)
+    # Loops that have not started, because their config is in the output store.
+    unread: dict[WorkKey, Work] = field(default_factory=dict)
     # Loops whose items are all done, and whose output has to be put into the output store.
     unstored: dict[WorkKey, Loop] = field(default_factory=dict)
     # Signals that came before a node waited for them, oldest first, by the sequence numbers of their events.
@@ -379,14 +382,13 @@ class Execution:
     @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
-        return bool(
-            self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over or self.loops
-        )
+        has_work = self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over
+        return bool(has_work or self.loops or self.unread)
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
-        if self.live or self.unstored:
+        if self.live or self.unread or self.unstored:
             return False
         return self.paused_by is not None or (not self.ready and bool(self.waits or self.backoffs))
 

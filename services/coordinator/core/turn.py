@@ -77,8 +77,8 @@ class Turn:
                 run = wait.work.run.number
                 self.emit(ev.ChildCancelOrdered(self.now, wait.work.key, run, child.execution_id))
             self.cancel_run(wait.work)
-        for loop in list(execution.loops.values()):
-            self.cancel_run(loop.work)
+        for work in [*execution.unread.values(), *(loop.work for loop in execution.loops.values())]:
+            self.cancel_run(work)
 
     def cancel_run(self, work: Work) -> None:
         """The work has a run, and nobody is asked whether it has stopped."""

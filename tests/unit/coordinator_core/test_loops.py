@@ -2,8 +2,9 @@
 
 import pytest
 
-from services.coordinator.core.commands import FinishLoop, ReportSuccess
-from services.coordinator.core.effects import GrantRun, StopRun, StoreLoopOutput, parking, resume_effects
+from services.coordinator.core.commands import FinishLoop, ReportSuccess, StartLoop
+from services.coordinator.core.effects import GrantRun, ReadItems, StopRun, StoreLoopOutput, parking, resume_effects
+from services.coordinator.core.items import InvalidItems, LoopConfig, loop_config, unread_lists
 from services.coordinator.core.loop_outputs import output_parts
 from services.coordinator.core.loops import OUTPUT_BYTES_MAX
 from services.coordinator.core.state import summary
@@ -311,6 +312,82 @@ def test_a_successor_goes_on_with_the_items():
     again.succeed("l", b"3", item=3)
     again.succeed("l", b"2", item=2)
     assert again.run("l").output == b"[1,2,3]"
+
+
+# Large lists
+
+
+def listed():
+    """A loop whose rendered config is in the output store."""
+    story = begun(for_each("{{ input.ids }}"))
+    story.succeed("l", LARGE)
+    return story
+
+
+def test_a_large_list_is_read_before_the_loop_starts():
+    story = begun(for_each("{{ input.ids }}"))
+    assert names(story.succeed("l", LARGE)) == ["ControlRendered", "ItemsRequested"]
+    (effect,) = story.effects
+    assert (type(effect), effect.work.config) == (ReadItems, LARGE)
+    assert (story.state, parking(story.execution, story.now)) == ("RUNNING", None)
+    assert [type(each) for each in resume_effects(story.again().execution)] == [ReadItems]
+    config = LoopConfig({"maxParallel": 2}, [b"4", b"5", b"6"])
+    assert names(story.when(StartLoop(WorkKey("l"), config))) == ["ItemsRead", "LoopStarted"]
+    story.assign()
+    assert [effect.item for effect in story.effects] == [b"4", b"5"]
+    assert story.when(StartLoop(WorkKey("l"), config)).events == [], "a repeat changes nothing"
+
+
+def test_a_successor_reads_the_list_again():
+    story = listed()
+    story.when(StartLoop(WorkKey("l"), LoopConfig({}, [b"4", b"5"])))
+    assert unread_lists(story.execution) == []
+    again = story.again()
+    ((loop, ref),) = unread_lists(again.execution)
+    assert ref == LARGE
+    loop.items = [b"4", b"5"]
+    again.assign()
+    assert [effect.item for effect in again.effects] == [b"4", b"5"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, "too large"),
+        (LoopConfig({}, None), "items is a list"),
+        (LoopConfig({"maxParallel": 0}, [b"1"]), "maxParallel is a whole number from 1 to 1000"),
+    ],
+)
+def test_a_list_that_cannot_be_used_fails_the_loop(config, message):
+    story = listed()
+    assert names(story.when(StartLoop(WorkKey("l"), config, "too large")))[:2] == ["ItemsRead", "RunFailed"]
+    error = story.execution.error
+    assert (story.state, error.type, error.message) == ("FAILED", "INVALID_CONFIG", message)
+
+
+def test_a_large_list_may_turn_out_to_be_empty():
+    story = listed()
+    story.when(StartLoop(WorkKey("l"), LoopConfig({}, ())))
+    assert (story.state, story.run("l").output) == ("SUCCESS", b"[]")
+
+
+def test_a_cancel_forgets_a_list_that_is_not_read_yet():
+    story = listed()
+    assert names(story.cancel()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+    assert story.when(StartLoop(WorkKey("l"), LoopConfig({}, ()))).events == []
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"1"])
+def test_a_config_that_is_no_object_is_none_of_a_loop(text):
+    with pytest.raises(InvalidItems, match="config"):
+        loop_config(text)
+
+
+def test_an_item_has_at_most_the_inline_limit():
+    item = b'"%b"' % (b"x" * (INLINE_BYTES_MAX - 2))
+    assert loop_config(b'{"items":[%b]}' % item).items == [item]
+    with pytest.raises(InvalidItems, match="an item has over"):
+        loop_config(b'{"items":[%b]}' % item.replace(b"x", b"xx", 1))
 
 
 # Large outputs

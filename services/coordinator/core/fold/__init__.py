@@ -66,6 +66,10 @@ def apply(execution: Execution, event: ev.Event) -> None:
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
+        case ev.ItemsRequested():
+            loops.items_requested(execution, event)
+        case ev.ItemsRead():
+            loops.items_read(execution, event)
         case ev.LoopStarted():
             loops.loop_started(execution, event)
         case ev.LoopContinued():

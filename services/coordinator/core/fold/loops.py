@@ -6,6 +6,15 @@ from services.coordinator.core.fold.runs import forget_loop, run_of
 from services.coordinator.core.state import Execution, Loop, WorkState
 
 
+def items_requested(execution: Execution, event: ev.ItemsRequested) -> None:
+    work = execution.unread[event.key] = run_of(execution, event).work
+    work.state = WorkState.LOOPING
+
+
+def items_read(execution: Execution, event: ev.ItemsRead) -> None:
+    execution.unread.pop(event.key).state = WorkState.BEGUN
+
+
 def loop_started(execution: Execution, event: ev.LoopStarted) -> None:
     work = run_of(execution, event).work
     loop = Loop(work, event.count, event.parallel_max, event.continues_on_failure, event.delay)

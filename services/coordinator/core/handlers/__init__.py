@@ -3,7 +3,7 @@
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
-    storing     FinishLoop                       children   news of the executions that nodes start
+    storing     StartLoop, FinishLoop            children   news of the executions that nodes start
     signalling  Signal                           deciding   DecideApproval
     deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
 
@@ -53,6 +53,7 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Cancel: stopping.cancel,
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,
+    commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
     commands.Tick: timing.tick,
     commands.NoteChildStarted: children.note_child_started,

@@ -45,9 +45,11 @@ def _go_on_rendered(turn: Turn, run: Run, report: commands.ReportSuccess) -> Non
     if turn.execution.stop is not None:
         turn.emit(ev.RunCancelled(turn.now, key, run.number, *times, True))
     elif isinstance(report.output, OutputRef):
-        what = "config and the inputs have" if run.work.node.has_control_inputs else "config has"
-        error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", f"the {what} over {INLINE_BYTES_MAX} bytes")
-        turn.fail_run(run.work, report, error)
+        if run.work.node.has_control_inputs:
+            message = f"the config and the inputs have over {INLINE_BYTES_MAX} bytes"
+            turn.fail_run(run.work, report, Error(ErrorClass.PERMANENT, "INVALID_CONFIG", message))
+        else:
+            turn.emit(ev.ControlRendered(turn.now, key, run.number, b"", *times, report.output))
     elif run.work.node.has_control_inputs and not results.is_rendering(report.output):
         error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", "the renderer returned no config and inputs")
         turn.fail_run(run.work, report, error)
