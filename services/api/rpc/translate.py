@@ -10,6 +10,7 @@ Hazard: all watches of an execution share one record, so no function here change
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
@@ -87,6 +88,12 @@ def command() -> ExecutionCommand:
     made = ExecutionCommand(caller=caller().title)
     made.time.GetCurrentTime()
     return made
+
+
+def answers(event: ports.EventView, asked: Mapping[str, Any]) -> bool:
+    """The event answers a command with this content. A refusal does not say what was refused."""
+    details = orjson.loads(event.record.details)
+    return bool(event.refusal_reason) or all(details.get(name) == value for name, value in asked.items())
 
 
 def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
