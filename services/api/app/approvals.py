@@ -6,6 +6,7 @@ The form of an approval is fixed when it is requested, so a form that was checke
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -13,7 +14,7 @@ import orjson
 from services.api.app import refusals
 from services.api.app.checking.children import Checkers
 from services.api.app.commands import Commands, NewCommand
-from services.api.app.ports import ApprovalReads, ApprovalView
+from services.api.app.ports import ApprovalReads, ApprovalView, EventView
 from services.api.app.startables import VIOLATIONS_MAX
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.identity.callers import Identity
@@ -32,6 +33,8 @@ class GivenDecision(NamedTuple):
     request_id: str
     # The ExecutionCommand.
     message: Any
+    # Tells whether an event that answers its request id is about this decision.
+    is_same: Callable[[EventView], bool]
 
 
 class Approvals:
@@ -56,7 +59,7 @@ class Approvals:
         try:
             await self._commands.give(identity.workspace, command)
         except Refusal as refusal:
-            if refusal.reason != "EXECUTION_FINAL":
+            if refusal.reason not in ("EXECUTION_FINAL", "ALREADY_RESOLVED"):
                 raise
             return _resolved(await self.find(identity.workspace, given.approval_id), given)
         approval = await self.find(identity.workspace, given.approval_id)
@@ -91,4 +94,6 @@ def _command(identity: Identity, given: GivenDecision) -> NewCommand:
     execution_id, _, number = given.approval_id.partition(".")
     content = orjson.dumps([given.choice, given.form.decode(), given.comment])
     request_id = given.request_id or hashlib.sha256(content).hexdigest()
-    return NewCommand(f"decide.{number}.{identity.name}", execution_id, given.message, request_id)
+
+    kind = f"decide.{number}.{identity.name}"
+    return NewCommand(kind, execution_id, given.message, request_id, given.is_same)

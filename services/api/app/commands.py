@@ -34,10 +34,11 @@ class NewCommand(NamedTuple):
     message: Any
     # "": no repeat is recognised.
     request_id: str = ""
-    # Tells whether the event that answered an earlier command of this request id answers this one too. None: it does.
+    # Tells whether the event that answers this request id answers this command, and not an earlier one with other
+    # content. None: the content is part of the request id, or there is none.
     is_same: Callable[[EventView], bool] | None = None
-    # False: while the execution is queued, the command is only brought to it.
-    waits_in_queue: bool = True
+    # How long the answer of an execution is awaited that was queued when the command came.
+    queued_seconds: float = ANSWER_SECONDS
 
     def message_id(self) -> str:
         return f"{self.kind}:{self.execution_id}:{self.request_id or uuid4()}"
@@ -58,19 +59,16 @@ class Commands:
         execution = await self._executions.find(workspace, execution_id)
         message_id = command.message_id()
         if command.request_id and (first := await self._answers.answer(execution_id, message_id)) is not None:
-            if command.is_same is not None and not command.is_same(first):
-                raise refusals.request_id_reused(command.request_id, execution_id)
-            return await self._answered(workspace, execution_id, first)
+            return await self._answered(workspace, command, first)
         if execution.is_final:
             raise refusals.execution_final(execution_id, execution.state)
         crash_point("api.command.before_deliver")
         if await self._mailbox.command(workspace, execution_id, message_id, command.message):
             crash_point("api.command.after_deliver")
-            if execution.state == "PENDING" and not command.waits_in_queue:
-                return execution
-            answer = await self._answer(workspace, execution, message_id)
+            seconds = command.queued_seconds if execution.state == "PENDING" else ANSWER_SECONDS
+            answer = await self._answer(workspace, execution, message_id, seconds)
             if answer is not None:
-                return await self._answered(workspace, execution_id, answer)
+                return await self._answered(workspace, command, answer)
         execution = await self._executions.find(workspace, execution_id)
         if execution.is_final:
             raise refusals.execution_final(execution_id, execution.state)
@@ -86,19 +84,23 @@ class Commands:
             return False
         return await self._answers.answer(command.execution_id, command.message_id()) is not None
 
-    async def _answer(self, workspace: str, execution: ExecutionView, message_id: str) -> EventView | None:
+    async def _answer(
+        self, workspace: str, execution: ExecutionView, message_id: str, seconds: float
+    ) -> EventView | None:
         """None: it did not come in time, or the execution ended first."""
         events = self._watcher.follow(workspace, execution.id, execution.last_seq)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_SECONDS), contextlib.aclosing(events):
+            async with asyncio.timeout(seconds), contextlib.aclosing(events):
                 async for event in events:
                     if event.message_id == message_id:
                         return event
         # A repeat that came at the same time may have been answered before its first event was read here.
         return await self._answers.answer(execution.id, message_id)
 
-    async def _answered(self, workspace: str, execution_id: str, answer: EventView) -> ExecutionView:
-        execution = await self._executions.find(workspace, execution_id)
+    async def _answered(self, workspace: str, command: NewCommand, answer: EventView) -> ExecutionView:
+        execution = await self._executions.find(workspace, command.execution_id)
+        if command.is_same is not None and not command.is_same(answer):
+            raise refusals.request_id_reused(command.request_id, execution.id)
         if answer.refusal_reason:
             raise refusals.command_refused(answer.refusal_reason, answer.refusal_message, execution.id, execution.state)
         return execution

@@ -10,6 +10,7 @@ import orjson
 from services.api.app import refusals
 from services.api.app.approvals import Approvals, GivenDecision
 from services.api.app.identifiers import is_run_id
+from services.api.app.ports import EventView
 from services.api.rpc import translate
 from services.api.rpc.filter_text import conditions_of
 from services.api.rpc.filters import FieldKind, FilterFields
@@ -80,7 +81,12 @@ class ApprovalServicer(approvals_pb2_grpc.ApprovalServiceServicer):
         decided.run = int(_known(request.approval_id).partition(".")[2])
         decided.key_id, decided.role, decided.approves = identity.name, identity.role, choice == "APPROVE"
         decided.form, decided.comment = form, request.comment
-        given = GivenDecision(request.approval_id, choice, form, request.comment, request.request_id, message)
+
+        def is_same(answer: EventView) -> bool:
+            asked = {"decision": choice, "form": orjson.loads(form or b"{}"), "comment": request.comment}
+            return translate.answers(answer, asked)
+
+        given = GivenDecision(request.approval_id, choice, form, request.comment, request.request_id, message, is_same)
         approval = await self._approvals.decide(identity, given)
         return holding(pb.DecideApprovalResponse, approval=translate.approval(approval.record))
 

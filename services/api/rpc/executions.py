@@ -27,6 +27,8 @@ from services.chassis.telemetry.tracing import new_trace, note_on_span, present_
 from windlass.api.v1 import executions_pb2 as pb
 from windlass.api.v1 import executions_pb2_grpc
 
+# A signal may come long before its execution begins, and is durable at once.
+QUEUED_SECONDS: Final = 0.5
 PAYLOAD_BYTES_MAX: Final = 256 * 1024
 _ORDERS: Final = {"": False, "create_time desc": False, "create_time": True, "create_time asc": True}
 
@@ -123,15 +125,11 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         message = translate.command()
         message.signal.signal, message.signal.payload = request.signal, payload
 
-        def is_same(first: EventView) -> bool:
-            said = orjson.loads(first.record.details)
-            return bool(first.refusal_reason) or (said["signal"], said["payload"]) == (
-                request.signal,
-                orjson.loads(payload),
-            )
+        def is_same(answer: EventView) -> bool:
+            return translate.answers(answer, {"signal": request.signal, "payload": orjson.loads(payload)})
 
         command = NewCommand(
-            "signal", request.execution_id, message, request.request_id, is_same=is_same, waits_in_queue=False
+            "signal", request.execution_id, message, request.request_id, is_same=is_same, queued_seconds=QUEUED_SECONDS
         )
         execution = await self._commands.give(caller().workspace, command)
         return translate.answer(pb.SignalExecutionResponse(), execution)

@@ -31,7 +31,7 @@ class RefusalReason(StrEnum):
     NOT_AN_ASSIGNEE = "NOT_AN_ASSIGNEE"
     # This key has decided, and others have to.
     ALREADY_DECIDED = "ALREADY_DECIDED"
-    # The approval has ended, and not in this way.
+    # The approval has ended.
     ALREADY_RESOLVED = "ALREADY_RESOLVED"
     # The completion token is void, because its run is over.
     RUN_ENDED = "RUN_ENDED"

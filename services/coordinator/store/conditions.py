@@ -168,7 +168,8 @@ def approval_list(request: ListApprovalsRequest, after: tuple[str, int]) -> Sele
 
 
 def _has(entries: ColumnElement[Any], compare: Callable[[Any, Any], Any], condition: Condition) -> ColumnElement[bool]:
-    has: ColumnElement[bool] = entries.contains([condition.value])
+    # The operator finds an element of a list as well as a key.
+    has: ColumnElement[bool] = entries.has_key(condition.value)
     if compare is operator.eq:
         return has
     if compare is operator.ne:

@@ -1,19 +1,17 @@
-"""Decisions of people about approvals. Whoever decides first decides: everybody else finds the approval as it is then.
+"""Decisions of people about approvals. Whoever decides first decides, and everybody else is refused.
 
-A person who decides the same as the approval ended gets the same answer as the first. A second decision of a key that
-has decided is refused while others have to decide.
+A second decision of a key that has decided is refused while others have to decide. That a decision which comes too late
+may be just the one by which the approval has ended is for api to see.
 """
 
 from services.coordinator.core.answers import answered_once
-from services.coordinator.core.approvals import Approval, may_decide
+from services.coordinator.core.approvals import may_decide
 from services.coordinator.core.commands import DecideApproval
 from services.coordinator.core.controls import end_wait
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import ApprovalDecided, WaitOutcome
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import ApprovalChoice, ApprovalState
-
-_SAME = {ApprovalChoice.APPROVE: ApprovalState.APPROVED, ApprovalChoice.REJECT: ApprovalState.REJECTED}
+from services.coordinator.core.values import ApprovalState
 
 
 @answered_once
@@ -25,7 +23,7 @@ def decide(turn: Turn, command: DecideApproval) -> CommandRefusal | None:
         assignees = ", ".join(approval.assignees)
         return CommandRefusal(RefusalReason.NOT_AN_ASSIGNEE, f"this approval is for {assignees}")
     if approval.state is not ApprovalState.PENDING:
-        return _answer_of_resolved(approval, command)
+        return CommandRefusal(RefusalReason.ALREADY_RESOLVED, f"the approval is {approval.state}")
     if approval.has_decision_of(command.key_id):
         message = f"{command.caller or 'this key'} has decided; {approval.required} different keys have to approve"
         return CommandRefusal(RefusalReason.ALREADY_DECIDED, message)
@@ -48,9 +46,3 @@ def decide(turn: Turn, command: DecideApproval) -> CommandRefusal | None:
     if outcome is not None:
         end_wait(turn, work, WaitOutcome.ARRIVED)
     return None
-
-
-def _answer_of_resolved(approval: Approval, command: DecideApproval) -> CommandRefusal | None:
-    if approval.state is _SAME[command.decision]:
-        return None
-    return CommandRefusal(RefusalReason.ALREADY_RESOLVED, f"the approval is {approval.state}")
