@@ -159,6 +159,9 @@ class AfterCommit:
                     self._ask_store(pending.owned, effect)
                 case StartChild() | CancelChild() | TellParent():
                     self._obligations.owe(pending.owned, effect)
+                case ReportFinished() if not execution.is_final:
+                    # It was reopened in the same batch in which it was found finished, or had just ended.
+                    pass
                 case ReportFinished():
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)

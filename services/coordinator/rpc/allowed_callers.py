@@ -32,5 +32,6 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/ExplainExecution": services("api"),
     f"{_READS}/ListApprovals": services("api"),
     f"{_READS}/GetApproval": services("api"),
+    f"{_READS}/GetStartOrder": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

@@ -46,6 +46,7 @@ MEMBERS = {
     "Explain": READERS,
     "Signal": WRITERS,
     "Decide": WRITERS,
+    "Retry": WRITERS,
 }
 # The completion token in their requests is the whole permission.
 OPEN = {f"/windlass.api.v1.RunService/{name}" for name in ("CompleteRun", "FailRun", "HeartbeatRun")}

@@ -6,6 +6,7 @@
     storing     StartLoop, FinishLoop            children   news of the executions that nodes start
     signalling  Signal                           deciding   DecideApproval
     deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
+    reopening   Retry
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -22,6 +23,7 @@ from services.coordinator.core.handlers import (
     deferring,
     leasing,
     pausing,
+    reopening,
     reporting,
     signalling,
     starting,
@@ -55,6 +57,7 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Resume: pausing.resume,
     commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
+    commands.Retry: reopening.retry,
     commands.Tick: timing.tick,
     commands.NoteChildStarted: children.note_child_started,
     commands.RefuseChild: children.refuse_child,

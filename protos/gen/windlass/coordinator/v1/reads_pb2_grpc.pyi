@@ -59,6 +59,10 @@ class ReadServiceStub:
     """An approval of any workspace: api decides who may see it. An unknown id is not an error; the response then has no
     approval.
     """
+    GetStartOrder: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetStartOrderRequest, _reads_pb2.GetStartOrderResponse]
+    """What an execution was started with, from its journal: as in StartOrder, without deadline_time and watcher. An unknown
+    execution is not an error; the response then has no start.
+    """
     ListModules: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListModulesRequest, _reads_pb2.ListModulesResponse]
     """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
     coordinator, but a coordinator that has just started may not know all of them yet.
@@ -174,6 +178,16 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_reads_pb2.GetApprovalResponse]:
         """An approval of any workspace: api decides who may see it. An unknown id is not an error; the response then has no
         approval.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStartOrder(
+        self,
+        request: _reads_pb2.GetStartOrderRequest,
+        context: _aio.ServicerContext[_reads_pb2.GetStartOrderRequest, _abc.Awaitable[_reads_pb2.GetStartOrderResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.GetStartOrderResponse]:
+        """What an execution was started with, from its journal: as in StartOrder, without deadline_time and watcher. An unknown
+        execution is not an error; the response then has no start.
         """
 
     @_abc_1.abstractmethod
