@@ -329,19 +329,21 @@ def unsettled(execution: Execution) -> list[str]:
 
 
 class Summary(NamedTuple):
-    """Every node of the graph by id, in exactly one of the four."""
+    """Every node of the graph of a final execution by id, in exactly one of the five."""
 
     succeeded: tuple[str, ...]
     failed: tuple[str, ...]
     skipped: tuple[str, ...]
-    # Held up by a failure, never begun, or stopped because the execution ended.
+    # Held up by a failure that nothing handled.
     blocked: tuple[str, ...]
+    # Stopped or never begun, because the execution was ended first.
+    cancelled: tuple[str, ...]
 
 
 def summary(execution: Execution) -> Summary:
-    ids: dict[WorkState, list[str]] = {state: [] for state in SETTLED}
+    ids: dict[WorkState, list[str]] = {state: [] for state in (*SETTLED, WorkState.CANCELLED)}
     for node in execution.definition.graph:
         work = execution.current.get(node.id)
-        state = WorkState.BLOCKED if work is None or work.state not in SETTLED else work.state
+        state = WorkState.CANCELLED if work is None or work.state not in SETTLED else work.state
         ids[state].append(node.id)
     return Summary(*map(tuple, ids.values()))
