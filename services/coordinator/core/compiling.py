@@ -90,7 +90,13 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
         references=seen.by_node(node_id) if has_templates else (),
+        reads_execution=has_templates and _reads_execution(config, inputs),
     )
+
+
+def _reads_execution(*documents: bytes) -> bool:
+    """False: no template of these documents reads `execution`, because the word does not occur in them."""
+    return any(b"execution" in document for document in documents)
 
 
 def _targets(edges: Sequence[Edge]) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -114,11 +120,12 @@ def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_Ref
         retry=workflow_retry,
         is_idempotent=True,
         references=seen.by_output(),
+        reads_execution=_reads_execution(inputs),
     )
 
 
 class _References:
-    """Finds the nodes whose outputs the templates of a node may see, and do see."""
+    """Finds the nodes that the templates of a node may see, and do see."""
 
     def __init__(self, nodes: Sequence[Document], edges: Sequence[Document], given: References) -> None:
         self._given = given

@@ -66,8 +66,10 @@ class Node:
     in_degree: int = 0
     # An edge is taken when this node fails: its failure fails nothing else.
     is_failure_handled: bool = False
-    # The nodes whose outputs the templates see.
+    # The nodes that the templates see.
     references: tuple[str, ...] = ()
+    # The templates may read `execution`.
+    reads_execution: bool = False
 
     @property
     def runner_module(self) -> str:

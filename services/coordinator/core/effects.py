@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.inputs import seen_outputs
+from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.state import Execution, Obligation, Run
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
@@ -28,8 +28,9 @@ LEASE_ENDED = "LEASE_ENDED"
 @dataclass(slots=True)
 class GrantRun:
     run: Run
-    # The templates of its node refer to them.
-    outputs: list[tuple[str, Value]]
+    # The templates of its node refer to these nodes.
+    outputs: Sequence[tuple[str, Value]]
+    without_output: Sequence[NodeWithoutOutput]
 
 
 @dataclass(slots=True)
@@ -51,8 +52,8 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     match event:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
-            outputs = seen_outputs(execution, run.work.node) if run.work.is_templated else []
-            return (GrantRun(run, outputs),) if run.instance_id else ()
+            seen = seen_nodes(execution, run.work.node) if run.work.is_templated else NOTHING_SEEN
+            return (GrantRun(run, seen.outputs, seen.without_output),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()

@@ -252,13 +252,16 @@ def _deadline(job: Job) -> datetime:
 
 def _data_bytes(job: Job) -> int:
     """The size of everything that the templates of the job can see."""
-    data = (job.execution_input, job.state, *job.outputs.values())
+    data = (job.execution_input, job.state, *job.outputs.values(), *job.without_output.values())
     return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
 def _scope(job: Job) -> dict[str, Any]:
     """What templates see besides the data."""
-    return {"execution": {"id": job.execution_id, "workflow": job.workflow}, "nodes": {}}
+    execution: dict[str, Any] = {"id": job.execution_id, "workflow": job.workflow}
+    if job.version:
+        execution |= {"version": job.version, "create_time": job.create_time}
+    return {"execution": execution, "nodes": {node: {"state": "SUCCESS", "error": None} for node in job.outputs}}
 
 
 def _data(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]:
@@ -267,6 +270,8 @@ def _data(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]
     data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
     for node, value in job.outputs.items():
         data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
+    for node, value in job.without_output.items():
+        data["nodes", node] = value
     return data
 
 

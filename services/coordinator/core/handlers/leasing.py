@@ -12,14 +12,7 @@ it is rendered, the count begins anew.
 
 from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release, ReportOfEnd
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
-from services.coordinator.core.events import (
-    NOTHING_FOLLOWS,
-    Consequences,
-    RunLeased,
-    RunLost,
-    RunProgressed,
-    RunReleased,
-)
+from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, RunLeased, RunLost, RunReleased
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX, excess_bytes
 from services.coordinator.core.late_reports import live_run
 from services.coordinator.core.retry import (
@@ -92,8 +85,7 @@ def release(turn: Turn, command: Release) -> CommandRefusal | None:
     if not isinstance(run, Run):
         return run
     work = run.work
-    if command.cursor and command.cursor != work.cursor:
-        turn.emit(RunProgressed(turn.now, work.key, run.number, run.progress, run.progress_message, command.cursor))
+    turn.keep_cursor(run, command.cursor)
     again_time = 0
     if is_reported:
         if work.hand_backs >= HAND_BACKS_MAX:
