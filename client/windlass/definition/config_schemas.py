@@ -31,6 +31,7 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
     "noop@1": object_of(),
     "transform@1": object_of(),
     "join@1": object_of(),
+    "state.set@1": object_of(),
     "sleep@1": {**object_of(duration=DURATION, until=_TIME), "allOf": [_EITHER]},
     "condition@1": object_of(("expression",), expression=_EXPRESSION),
     "switch@1": object_of(

@@ -15,7 +15,9 @@ from windlass.definition.templates import is_template
 # The format has these modules, but this version of the engine cannot carry them out, so they are refused.
 UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "sub_workflow@1", "for_each@1"})
 # The modules that the engine carries out without a runner.
-CONTROL_MODULES: Final = frozenset({"join@1", "sleep@1"})
+CONTROL_MODULES: Final = frozenset({"join@1", "sleep@1", "state.set@1"})
+# It sets the keys of the workflow's state that its inputs name.
+STATE_SETTER: Final = "state.set@1"
 # A runner that does this module renders templates for control nodes, for outputs of workflows, and for runners that do
 # not render.
 RENDERER: Final = "transform@1"

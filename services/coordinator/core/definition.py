@@ -8,7 +8,7 @@ stay that order for ever.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -41,6 +41,13 @@ class Edge(NamedTuple):
     label: str
 
 
+class Setter(NamedTuple):
+    """A node that sets keys of the workflow's state. `before` has the bits of all such nodes before it."""
+
+    bit: int
+    before: int
+
+
 @dataclass(slots=True, frozen=True, eq=False)
 class Node:
     id: str
@@ -70,6 +77,12 @@ class Node:
     references: tuple[str, ...] = ()
     # The templates may read `execution`.
     reads_execution: bool = False
+    # The nodes whose states it sees merged (`state_paths.py`). Empty: it sees the initial state.
+    state_from: tuple[str, ...] = ()
+    # It sees the state of the path on which it begins, and none of the others.
+    begins_on_one_path: bool = False
+    # The node that has the state which the nodes behind this one see. Empty: they see the initial state.
+    state_after: str = ""
 
     @property
     def runner_module(self) -> str:
@@ -94,6 +107,8 @@ class Definition:
     timeout: Span = 0
     is_fail_fast: bool = False
     initial_state: bytes = b"{}"
+    # The nodes that set keys of the state.
+    setters: Mapping[str, Setter] = field(default_factory=dict)
 
     @property
     def output_node(self) -> Node | None:

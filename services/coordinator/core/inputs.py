@@ -11,6 +11,7 @@ from services.coordinator.core.definition import Node
 from services.coordinator.core.results import ERROR_MESSAGE_MAX
 from services.coordinator.core.state import SETTLED, Execution, Work, WorkState
 from services.coordinator.core.values import INLINE_BYTES_MAX, Error, OutputRef, Value
+from services.coordinator.core.workflow_state import state_conflict
 
 # Half of what a runner receives in one message. An output that is kept outside counts with its name alone.
 INPUTS_BYTES_MAX = 32 * 1024 * 1024
@@ -70,6 +71,25 @@ def _with_short_messages(nodes: list[NodeWithoutOutput]) -> list[NodeWithoutOutp
 
 def _cut(error: Error, characters_max: int) -> Error:
     return Error(error.error_class, error.type, error.message[:characters_max])
+
+
+class InputsFault(NamedTuple):
+    """No runner can be given the work, because of what it sees."""
+
+    type: str
+    message: str
+
+
+def inputs_fault(execution: Execution, node: Node) -> InputsFault | None:
+    if conflict := state_conflict(execution, node):
+        return InputsFault("STATE_CONFLICT", conflict)
+    if excess := excess_bytes(execution, node):
+        message = (
+            f"the outputs that its templates see have {excess} bytes together, and at most {INPUTS_BYTES_MAX} can be"
+            " handed to a runner; refer to fewer outputs, or to smaller ones"
+        )
+        return InputsFault("INPUTS_TOO_LARGE", message)
+    return None
 
 
 def excess_bytes(execution: Execution, node: Node) -> int:

@@ -24,6 +24,7 @@ changes that reading makes, and no later answer depends on them.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop
@@ -83,6 +84,8 @@ class Work:
     dead_instances: tuple[str, ...] = ()
     # It was spared the charge for a death already, which happens once, and once more after it was rendered.
     was_spared: bool = False
+    # The node whose outcome let it begin, if it sees the state of one path alone.
+    begun_by: str | None = None
     # Counted against HAND_BACKS_MAX.
     hand_backs: int = 0
     # The instances that handed it back lately, each with the time before which it is not granted the work again.
@@ -202,6 +205,25 @@ class Stop(NamedTuple):
     error: FinalError
 
 
+class Setting(NamedTuple):
+    """A key of the workflow's state has this value."""
+
+    value: bytes
+    # The node that set it.
+    node: str
+
+
+class Conflict(NamedTuple):
+    """Two nodes, none of which comes before the other, have set the key to different values."""
+
+    key: str
+    nodes: tuple[str, str]
+
+
+# What nodes have set, as it is seen from one place of the graph.
+Settings: TypeAlias = Mapping[str, Setting]
+
+
 class ReportFinished(NamedTuple):
     """The dispatcher has to learn that the execution is finished. The end of the lease acknowledges it."""
 
@@ -234,6 +256,9 @@ class Execution:
     # Runs that a runner has, by number.
     live: dict[int, Run] = field(default_factory=dict)
     backoffs: dict[WorkKey, Work] = field(default_factory=dict)
+    # The workflow's state after nodes that change it, once it was asked for (`workflow_state.py`). It follows from the
+    # rest of the state, so it is no part of a comparison.
+    state_views: dict[WorkKey, Settings] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
     # empty when a decision is complete.

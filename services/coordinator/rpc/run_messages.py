@@ -25,6 +25,7 @@ from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX,
 from services.coordinator.core.run_ids import run_id, split_run_id
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
+from services.coordinator.core.workflow_state import seen_state
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 _CLASSES: Final[Mapping[int, ErrorClass]] = {
@@ -67,7 +68,7 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int,
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if work.is_templated:
         # Only templates read these.
-        message.state = execution.definition.initial_state
+        message.state = seen_state(execution, node)
         _put_facts(message, execution, effect)
         _put_data(message, execution, effect.outputs)
     if node.timeout and not run.is_rendering:

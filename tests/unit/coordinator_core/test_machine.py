@@ -30,7 +30,7 @@ from services.coordinator.core.values import Error, ErrorClass, ReleaseReason
 from tests.support.story import Story
 
 WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
-MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered"]
+MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered", "state.set@1"]
 INSTANCES = ["i1", "i2", "i3"]
 
 
@@ -59,6 +59,8 @@ def _node(draw, number):
     node: dict[str, Any] = {"id": f"n{number}", "module": module, "retry": {"attempts": draw(st.integers(1, 3))}}
     if module in ("sleep@1", "rendered"):
         node |= {"module": "sleep@1", "config": {"duration": "5s" if module == "sleep@1" else "{{ 5 }}s"}}
+    elif module == "state.set@1":
+        node["inputs"] = {"key": draw(st.integers(0, 1)), f"n{number}": "{{ 7 }}" if draw(st.booleans()) else 7}
     elif module == "noop@1":
         node |= {"idempotent": draw(st.booleans()), "join": draw(st.sampled_from(["ALL", "ALL", "ANY"]))}
         if draw(st.booleans()):

@@ -10,16 +10,21 @@ stands with those of all modules, in `windlass.definition`.
 from services.coordinator.core.controls.control import Control, InvalidConfig
 from services.coordinator.core.controls.join import Join
 from services.coordinator.core.controls.sleep import Sleep
+from services.coordinator.core.controls.state_set import StateSet
 from services.coordinator.core.events import WaitEnded, WaitOutcome
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
+from services.coordinator.core.workflow_state import state_conflict
 
-CONTROLS: dict[str, Control] = {control.module: control for control in (Join(), Sleep())}
+CONTROLS: dict[str, Control] = {control.module: control for control in (Join(), Sleep(), StateSet())}
 
 
 def begin(turn: Turn, work: Work) -> None:
     count = len(turn.events)
+    if conflict := state_conflict(turn.execution, work.node):
+        turn.fail(work, "STATE_CONFLICT", conflict)
+        return
     try:
         CONTROLS[work.node.module].begin(turn, work)
     except InvalidConfig as fault:
