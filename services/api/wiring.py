@@ -11,6 +11,7 @@ import uvloop
 from services.api.app.authenticator import Authenticator
 from services.api.app.changes import Changes
 from services.api.app.checking.children import Checkers
+from services.api.app.commands import Commands
 from services.api.app.executions import Executions
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
@@ -107,6 +108,7 @@ class ApiService:
         self._startables = Startables(self._workflows, self._clock)
         self._executions = Executions(self._reads, self._queue, self._watches, self._clock)
         self._watcher = EventWatcher(self._executions, self._reads, self._watches)
+        self._commands = Commands(self._executions, self._queue, self._reads, self._watcher)
         self._checkers = Checkers(self._settings.checkers)
         self._starter = Starter(
             startables=self._startables,
@@ -128,7 +130,7 @@ class ApiService:
             public=settings.public,
         )
         starting = Starting(self._starter, self._executions, self._watches, self._sampler, self._clock)
-        executions = ExecutionServicer(starting, self._executions, self._watcher, self._reads)
+        executions = ExecutionServicer(starting, self._executions, self._commands, self._watcher, self._reads)
         workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self._checkers)
         workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)

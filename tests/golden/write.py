@@ -9,9 +9,9 @@ exists is never written again, so a story may follow the code while its journal 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
-from services.coordinator.core.commands import ReportProgress, ReportStarted, ReportStopped, ReportSuccess
+from services.coordinator.core.commands import FinishLoop, ReportProgress, ReportStarted, ReportStopped, ReportSuccess
 from services.coordinator.core.events import Event
-from services.coordinator.core.values import ErrorClass, OutputRef, ReleaseReason
+from services.coordinator.core.values import ErrorClass, OutputRef, ReleaseReason, WorkKey
 from services.coordinator.store.codec import encode_event, seal
 from services.coordinator.store.event_table import EVENT_TABLE
 from tests.support.golden import EVENTS, JOURNALS, plain, plain_rows, write_json
@@ -109,6 +109,58 @@ def _state_set(story: Story) -> None:
     story.succeed("first")
 
 
+def _for_each(story: Story) -> None:
+    """Items that succeed, fail, die and are handed back; then an output that is too large to be inline."""
+    story.start(input=b'{"ids":[1,2,3,4]}')
+    story.assign("each")
+    story.succeed("each", b'{"items":[1,2,3,4],"maxParallel":2,"onItemFailure":"CONTINUE"}')
+    story.assign()
+    story.succeed("each", b'"one"', item=1)
+    story.fail("each", ErrorClass.TRANSIENT, item=2)
+    story.wake()
+    story.assign_works(list(story.execution.ready)[:1])
+    story.lose()
+    story.assign(instance="i2")
+    story.adopt("i2", epoch=9)
+    story.fail("each", item=2)
+    story.release_run(story.run("each", 3))
+    story.assign()
+    story.succeed("each", OutputRef("outputs/ab/cd", "ab" * 32, 300_000), item=3)
+    story.succeed("each", b'"four"', item=4)
+    story.when(FinishLoop(WorkKey("each"), OutputRef("outputs/ef/01", "cd" * 32, 300_100)))
+    story.assign()
+    story.fail("strict", ErrorClass.TRANSIENT, item=3)
+    story.fail("strict", item=1)
+
+
+def _repeat(story: Story) -> None:
+    story.start()
+    for branch in ("false", "false", "true"):
+        story.assign()
+        story.succeed("poll", b'{"status":"new"}', branch, item=story.execution.loops[WorkKey("poll")].begun)
+        if branch == "false":
+            story.wake()
+    story.do("more")
+    story.assign()
+    story.cancel()
+    story.wake()
+
+
+def _paused(story: Story) -> None:
+    story.start()
+    story.assign("a")
+    story.pause()
+    story.fail("a", ErrorClass.TRANSIENT)
+    story.resume("resume1")
+    story.resume("resume2")
+    story.wake()
+    story.assign("a")
+    story.pause("pause2")
+    story.succeed("a")
+    story.resume("resume3")
+    story.wake()
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -144,6 +196,28 @@ STORIES = {
         },
         _failed,
     ),
+    "for_each": Scene(
+        {
+            "nodes": [
+                node("each", "for_each@1", config={"items": "{{ input.ids }}", "body": {"module": "noop@1"}}),
+                node("strict", "for_each@1", config={"items": ["a", "b", "c"], "body": {"module": "noop@1"}}),
+                node("none", "for_each@1", config={"items": [], "body": {"module": "noop@1"}}),
+            ],
+            "edges": chain("none", "each", "strict"),
+        },
+        _for_each,
+    ),
+    "repeat": Scene(
+        {
+            "nodes": [
+                node("poll", "repeat@1", config={"until": "output.x", "delay": "20s", "body": {"module": "noop@1"}}),
+                node("more"),
+                node("last", "repeat@1", config={"until": "output.x", "body": {"module": "noop@1"}}),
+            ],
+            "edges": chain("poll", "more", "last"),
+        },
+        _repeat,
+    ),
     "lost_together": Scene({"nodes": [node("busy"), node("fresh")]}, _lost_together),
     "cancelled": Scene({"nodes": [*map(node, "abcd"), node("s", "sleep@1", config={"duration": "60s"})]}, _cancelled),
     "out_of_time": Scene(
@@ -157,6 +231,13 @@ STORIES = {
     "join": Scene(
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
+    ),
+    "paused": Scene(
+        {
+            "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],
+            "edges": chain("a", "s"),
+        },
+        _paused,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "state_set": Scene(

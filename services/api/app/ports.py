@@ -143,6 +143,11 @@ class EventView(NamedTuple):
     is_last: bool
     # The coordinator's EventRecord; or the ExecutionView, if this is the end of one that was given up.
     record: Any
+    # Set when it is the answer to a command: the id of the command; and the reason and the message, if the command was
+    # refused.
+    message_id: str = ""
+    refusal_reason: str = ""
+    refusal_message: str = ""
 
 
 class EarlierStart(NamedTuple):
@@ -259,6 +264,23 @@ class ExecutionQueue(Protocol):
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         """Put a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
         or it has ended."""
+        ...
+
+
+class CommandMailbox(Protocol):
+    """Any dispatcher."""
+
+    async def command(self, workspace: str, execution_id: str, message_id: str, command: Any) -> bool:
+        """Put an ExecutionCommand into the execution's mailbox; one with the same message id is a repeat. False: there
+        is no such execution, or it has ended."""
+        ...
+
+
+class CommandAnswers(Protocol):
+    """Any coordinator."""
+
+    async def answer(self, execution_id: str, message_id: str) -> EventView | None:
+        """The event that answers this command, if there is one by now."""
         ...
 
 

@@ -93,6 +93,12 @@ def execution_final(execution_id: str, state: str) -> Refusal:
     return _refusal("EXECUTION_FINAL", message, hint, execution_id=execution_id, state=state)
 
 
+def command_refused(reason: str, message: str, execution_id: str, state: str) -> Refusal:
+    """The coordinator's refusal of a command. Its reasons are those of the contract."""
+    hint = f"windlass get {execution_id}"
+    return _refusal(reason, message, hint, execution_id=execution_id, state=state)
+
+
 def run_not_found(run_id: str) -> Refusal:
     hint = f"windlass runs {quote(run_id.partition('.')[0])}"
     return _refusal("RUN_NOT_FOUND", "there is no such run in this workspace", hint, run_id=run_id)

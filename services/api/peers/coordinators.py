@@ -80,6 +80,11 @@ class CoordinatorReads:
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListEvents, request)
         return [event_of(record) for record in response.events]
 
+    async def answer(self, execution_id: str, message_id: str) -> EventView | None:
+        request = pb.FindAnswerRequest(execution_id=execution_id, message_id=message_id)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).FindAnswer, request)
+        return event_of(response.event) if response.HasField("event") else None
+
     async def modules(self, workspace: str) -> AnnouncedModules:
         request = pb.ListModulesRequest(workspace=workspace)
         found = await self._peers.call(lambda channel: ReadServiceStub(channel).ListModules, request)
@@ -93,4 +98,6 @@ def execution_of(record: pb.ExecutionRecord) -> ExecutionView:
 
 
 def event_of(record: pb.EventRecord) -> EventView:
-    return EventView(record.event.seq, _STATES.get(record.event.state, "") in FINAL, record)
+    is_last = _STATES.get(record.event.state, "") in FINAL
+    answer = (record.message_id, record.refusal_reason, record.refusal_message)
+    return EventView(record.event.seq, is_last, record, *answer)

@@ -7,6 +7,7 @@ from typing import Final
 
 from services.api.app.ports import EarlierStart, ExecutionView
 from services.api.peers.replicas import Replicas, parts
+from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1 import queue_pb2 as pb
 from windlass.dispatcher.v1 import sessions_pb2
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
@@ -48,6 +49,17 @@ class DispatcherQueue:
             cancel=sessions_pb2.ExecutionMessage.Cancel(reason=reason, caller=caller),
         )
         message.create_time.FromNanoseconds(epoch_ns)
+        request = pb.DeliverRequest(workspace=workspace, message=message)
+        return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
+
+    async def command(self, workspace: str, execution_id: str, message_id: str, command: ExecutionCommand) -> bool:
+        command.message_id = message_id
+        message = sessions_pb2.ExecutionMessage(
+            message_id=message_id,
+            execution_id=execution_id,
+            create_time=command.time,
+            command=command.SerializeToString(),
+        )
         request = pb.DeliverRequest(workspace=workspace, message=message)
         return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
 

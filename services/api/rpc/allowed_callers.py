@@ -44,6 +44,8 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/ListExecutions": READ,
     f"{_EXECUTIONS}/WatchExecution": READ.within(None),
     f"{_EXECUTIONS}/CancelExecution": WRITE,
+    f"{_EXECUTIONS}/PauseExecution": WRITE,
+    f"{_EXECUTIONS}/ResumeExecution": WRITE,
     f"{_EXECUTIONS}/ListEvents": READ,
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from services.api.app import refusals
+from services.api.app.commands import Commands, NewCommand
 from services.api.app.executions import Executions
 from services.api.app.ports import ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
@@ -26,10 +27,16 @@ _ORDERS: Final = {"": False, "create_time desc": False, "create_time": True, "cr
 
 class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     def __init__(
-        self, starting: Starting, executions: Executions, watcher: EventWatcher, reads: ExecutionReads
+        self,
+        starting: Starting,
+        executions: Executions,
+        commands: Commands,
+        watcher: EventWatcher,
+        reads: ExecutionReads,
     ) -> None:
         self._starting = starting
         self._executions = executions
+        self._commands = commands
         self._watcher = watcher
         self._reads = reads
 
@@ -78,6 +85,22 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         )
         crash_point("api.cancel.before_answer")
         return translate.answer(pb.CancelExecutionResponse(), execution)
+
+    async def PauseExecution(self, request: pb.PauseExecutionRequest, context: RpcCall) -> pb.PauseExecutionResponse:
+        execution = await self._executions.find(caller().workspace, request.execution_id)
+        if execution.state != "PAUSED":
+            message = translate.command()
+            message.pause.reason = request.reason
+            command = NewCommand("pause", request.execution_id, message)
+            execution = await self._commands.give(caller().workspace, command)
+        return translate.answer(pb.PauseExecutionResponse(), execution)
+
+    async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: RpcCall) -> pb.ResumeExecutionResponse:
+        message = translate.command()
+        message.resume.SetInParent()
+        command = NewCommand("resume", request.execution_id, message)
+        execution = await self._commands.give(caller().workspace, command)
+        return translate.answer(pb.ResumeExecutionResponse(), execution)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: RpcCall) -> pb.ListEventsResponse:
         await self._executions.find(caller().workspace, request.execution_id)

@@ -19,11 +19,13 @@ from services.api.app import ports
 from services.api.app.starts import INPUT_BYTES_MAX, PreparedStart, StartCommand
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
+from services.chassis.identity.callers import caller
 from services.chassis.telemetry.tracing import parse_traceparent
 from windlass.api.v1 import executions_pb2, resources_pb2, workspaces_pb2
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.catalog.v1 import catalog_pb2
 from windlass.coordinator.v1 import reads_pb2
+from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.definition.faults import Fault
 from windlass.definition.parsing import Format
 from windlass.dispatcher.v1 import queue_pb2
@@ -34,6 +36,8 @@ Answer = TypeVar(
     executions_pb2.StartExecutionResponse,
     executions_pb2.GetExecutionResponse,
     executions_pb2.CancelExecutionResponse,
+    executions_pb2.PauseExecutionResponse,
+    executions_pb2.ResumeExecutionResponse,
 )
 PRIORITY_DEFAULT: Final = 3
 ADMISSION: Final = "ADMISSION"
@@ -75,6 +79,13 @@ def enqueue_item(start: PreparedStart, caller: str, traceparent: str) -> queue_p
     item.limits.executions_max, item.limits.queued_max = startable.limits
     item.limits.revision = startable.workspace_revision
     return item
+
+
+def command() -> ExecutionCommand:
+    """A command of the caller. Its kind and its message_id are yet to be set."""
+    made = ExecutionCommand(caller=caller().title)
+    made.time.GetCurrentTime()
+    return made
 
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:

@@ -142,12 +142,17 @@ class PendingAppend:
             else:
                 made.append((*run_row(execution, run), key))
         row = execution_change(execution) if self.from_seq else execution_row(execution)
-        row = (*row, summary_json(execution) if execution.is_final else None)
+        row = (*row, summary_json(execution))
         entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)
         return Append(
             owned.execution_id, owned.epoch, self.from_seq, execution.seq, entry, row, leased, made, ended, moved
         )
 
 
-def summary_json(execution: Execution) -> str:
-    return orjson.dumps(summary(execution)._asdict()).decode()
+def summary_json(execution: Execution) -> str | None:
+    """How the nodes of a final execution ended, or who has paused the execution. Nearly all appends write neither."""
+    if execution.is_final:
+        return orjson.dumps(summary(execution)._asdict()).decode()
+    if execution.paused_by is not None:
+        return orjson.dumps({"pause": execution.paused_by._asdict()}).decode()
+    return None

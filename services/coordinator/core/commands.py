@@ -11,16 +11,39 @@ from typing import TypeAlias
 
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Error, Instant, Origin, ReleaseReason, Span, Value
+from services.coordinator.core.values import Error, Instant, Origin, OutputRef, ReleaseReason, Span, Value, WorkKey
 
 
 @dataclass(slots=True)
 class Cancel:
-    """Asked twice, the execution is cancelled once."""
+    """Asked twice, the execution is cancelled once. All cancels of an execution have the same message id, and the state
+    alone says whether there is anything to do."""
 
     message_id: str = ""
     reason: str = ""
     caller: str = ""
+
+
+@dataclass(slots=True)
+class PersonCommand:
+    """A command that a person gave. It is carried out once for each message id: a repeat gives no events and gets the
+    first answer (`answers.py`)."""
+
+    message_id: str
+    # Title of the key that gave it.
+    caller: str
+
+
+@dataclass(slots=True)
+class Pause(PersonCommand):
+    """Nothing new begins until the execution is resumed. On one that is paused it changes nothing."""
+
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Resume(PersonCommand):
+    """A paused execution goes on."""
 
 
 @dataclass(slots=True)
@@ -35,6 +58,8 @@ class Start:
     # Set when the execution was cancelled while it waited in the queue: it starts and ends in one decision, without
     # any work.
     cancel: Cancel | None = None
+    # Set when the execution was paused while it waited in the queue: it starts, and nothing begins.
+    pause: Pause | None = None
 
 
 @dataclass(slots=True)
@@ -138,6 +163,15 @@ class LoseRunner:
 
 
 @dataclass(slots=True)
+class FinishLoop:
+    """The output of a loop that is gathered was put into the output store."""
+
+    key: WorkKey
+    # None: it is too large for the store.
+    output: OutputRef | None
+
+
+@dataclass(slots=True)
 class Tick:
     """The time of `Execution.next_wake()` has come. Harmless at any other time."""
 
@@ -146,4 +180,5 @@ class Tick:
 
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt
+_OfPeople: TypeAlias = Cancel | Pause | Resume
+Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | FinishLoop | Tick | Adopt | _OfPeople

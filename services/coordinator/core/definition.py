@@ -83,6 +83,10 @@ class Node:
     begins_on_one_path: bool = False
     # The node that has the state which the nodes behind this one see. Empty: they see the initial state.
     state_after: str = ""
+    # What a loop does for each of its items. It has the id of the loop and no edges: its items settle with the loop.
+    body: "Node | None" = None
+    # On the body of a repeat@1: its runner evaluates this expression after each turn.
+    until: str = ""
 
     @property
     def runner_module(self) -> str:

@@ -13,7 +13,8 @@ from typing import TypeAlias, assert_never
 
 from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
-from services.coordinator.core.state import Execution, Obligation, Run
+from services.coordinator.core.items import item_of
+from services.coordinator.core.state import Execution, Loop, Obligation, Run
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
@@ -31,6 +32,8 @@ class GrantRun:
     # The templates of its node refer to these nodes.
     outputs: Sequence[tuple[str, Value]]
     without_output: Sequence[NodeWithoutOutput]
+    # They see it as `item`. None: the run is of no item of a list.
+    item: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -44,7 +47,14 @@ class StopRun:
     reason: str
 
 
-Effect: TypeAlias = GrantRun | StopRun | Obligation
+@dataclass(slots=True)
+class StoreLoopOutput:
+    """Put the output of a gathered loop into the output store, and finish the loop then."""
+
+    loop: Loop
+
+
+Effect: TypeAlias = GrantRun | StopRun | StoreLoopOutput | Obligation
 
 
 def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
@@ -53,12 +63,17 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
             seen = seen_nodes(execution, run.work.node) if run.work.is_templated else NOTHING_SEEN
-            return (GrantRun(run, seen.outputs, seen.without_output),) if run.instance_id else ()
+            item = None if run.work.loop is None else item_of(run.work)
+            return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
         case ev.StopOrdered():
             return _stops(execution, event.outcome)
+        case ev.LoopEnded():
+            return _item_stops(execution, event)
+        case ev.LoopGathered():
+            return (StoreLoopOutput(execution.loops[event.key]),)
         case ev.ExecutionFinished():
             return list(execution.obligations)
         case (
@@ -78,8 +93,13 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.BackoffEnded()
             | ev.WaitStarted()
             | ev.WaitEnded()
+            | ev.LoopStarted()
+            | ev.LoopContinued()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.ExecutionPaused()
+            | ev.ExecutionResumed()
+            | ev.CommandRefused()
         ):
             return ()
         case _:
@@ -94,7 +114,8 @@ def resume_effects(execution: Execution) -> Sequence[Effect]:
         for run in execution.runs
         if run.instance_id and (reason := why_to_stop(execution, run))
     ]
-    return [*stops, *execution.obligations]
+    stores = [StoreLoopOutput(loop) for loop in execution.unstored.values()]
+    return [*stops, *stores, *execution.obligations]
 
 
 def why_to_stop(execution: Execution, run: Run) -> str:
@@ -112,6 +133,11 @@ def parking(execution: Execution, now: Instant) -> Instant | None:
         return None
     wake_time = execution.next_wake()
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
+
+
+def _item_stops(execution: Execution, event: ev.LoopEnded) -> list[Effect]:
+    runs = [execution.work[key].run for key in event.stopped]
+    return [StopRun(run.number, run.epoch, run.instance_id, LEASE_ENDED) for run in runs if run is not None]
 
 
 def _stops(execution: Execution, outcome: ExecutionState) -> list[Effect]:

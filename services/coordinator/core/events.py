@@ -236,7 +236,7 @@ class RunReleased(RunEvent):
 
 @dataclass(slots=True)
 class RunCancelled(RunEvent):
-    """The run ended without an outcome because the execution is ending."""
+    """The run ended without an outcome because the execution, or the loop that it is an item of, is ending."""
 
     start_time: Instant
     end_time: Instant
@@ -272,6 +272,46 @@ class WaitEnded(RunEvent):
     """The wait is over. What the control made of it follows in the same append."""
 
     outcome: WaitOutcome
+
+
+@dataclass(slots=True)
+class LoopStarted(RunEvent):
+    """A control node began to loop over items, or to take turns."""
+
+    # How many items there are, or how many turns it takes at most.
+    count: int
+    parallel_max: int
+    # An item that fails does not end the loop.
+    continues_on_failure: bool
+    # Between two turns.
+    delay: Span
+    # The items that begin at once. Further ones begin with the outcomes of these.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class LoopContinued(RunEvent):
+    """The wait between two turns is over."""
+
+    # The turn that begins.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class LoopGathered(RunEvent):
+    """All items are done, and their outputs together are too large to be inline. They have to be put into the output
+    store."""
+
+
+@dataclass(slots=True)
+class LoopEnded(RunEvent):
+    """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
+    that is stopped."""
+
+    # Items that were ready for a runner, awaited their next attempt, or were to begin.
+    cancelled: tuple[WorkKey, ...]
+    # Items that runners have, who are told to stop. Nobody waits for their answers.
+    stopped: tuple[WorkKey, ...]
 
 
 @dataclass(slots=True)
@@ -311,6 +351,36 @@ class StopOrdered:
 
 
 @dataclass(slots=True)
+class ExecutionPaused:
+    """No work begins, and no timer of a backoff or a wait fires, until the execution is resumed or told to end. Runs
+    that are under way go on."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    reason: str
+
+
+@dataclass(slots=True)
+class ExecutionResumed:
+    time: Instant
+    message_id: str
+    caller: str
+
+
+@dataclass(slots=True)
+class CommandRefused:
+    """A command of a person did not fit the state, and nothing was changed."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    # A RefusalReason.
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
 class ExecutionFinished:
     """Nothing is going any more. The execution is final."""
 
@@ -323,7 +393,9 @@ class ExecutionFinished:
 
 
 _OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
+_OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork
+_OfLoop: TypeAlias = LoopStarted | LoopContinued | LoopGathered | LoopEnded
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop

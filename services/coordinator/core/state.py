@@ -6,6 +6,7 @@ event names and nothing else, so a fan-out of a thousand folds in linear time.
     Work   a piece of work, by its key. All attempts at it share it.
     Run    one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
     Wait   what a control node waits for.
+    Loop   a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
 
 The life of work that a runner does:
 
@@ -15,7 +16,8 @@ The life of work that a runner does:
                      └───BackoffEnded── BACKOFF ◄──RunFailed with a retry time
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
-BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
+BEGUN, and then to SUCCEEDED or FAILED. A loop is LOOPING while its items are under way, and BEGUN again when it has to
+decide how it goes on. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
 is ended first, work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
 
 Hazards: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
@@ -24,7 +26,7 @@ changes that reading makes, and no later answer depends on them.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop
@@ -40,6 +42,7 @@ from services.coordinator.core.values import (
     Instant,
     Origin,
     RunState,
+    Span,
     Value,
     WorkKey,
 )
@@ -52,6 +55,7 @@ class WorkState(Enum):
     BACKOFF = "BACKOFF"
     BEGUN = "BEGUN"
     WAITING = "WAITING"
+    LOOPING = "LOOPING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -101,11 +105,13 @@ class Work:
     # The inputs and the config as a runner rendered them for one that does not render.
     rendered: Value | None = None
     output: Value | None = None
+    # The loop that it is an item of.
+    loop: "Loop | None" = None
 
     @property
     def is_templated(self) -> bool:
         """Whoever is given it has to render templates."""
-        return self.node.has_templates and self.rendered is None
+        return self.node.has_templates and (self.rendered is None or bool(self.node.until))
 
     def is_barred(self, instance_id: str, now: Instant) -> bool:
         """The runner has handed the work back and is not granted it yet."""
@@ -175,6 +181,35 @@ class Wait:
     timer: int = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class Loop:
+    """A loop that is under way. An event about an item costs the same however many items there are."""
+
+    # The loop's own work, which has the iteration 0.
+    work: Work
+    # How many items it has, or how many turns it may take.
+    count: int
+    parallel_max: int
+    # An item that fails does not end the loop.
+    continues_on_failure: bool
+    # Between two turns.
+    delay: Span
+    # The items of a list, each as JSON. A loop without a list has none.
+    items: Sequence[bytes] = ()
+    # Items begin in their order: those up to this number have begun.
+    begun: int = 0
+    # The items that have begun and have no outcome, by iteration.
+    going: dict[int, Work] = field(default_factory=dict)
+    # The first item that failed.
+    failed: Work | None = None
+    # Of the outputs of all items so far.
+    output_bytes: int = 0
+
+    def key_of(self, iteration: int) -> WorkKey:
+        key = self.work.key
+        return WorkKey(key.node, iteration, key.generation)
+
+
 class TimerKind(Enum):
     BACKOFF = "BACKOFF"
     WAIT = "WAIT"
@@ -185,6 +220,9 @@ class TimerKind(Enum):
     # Runners that were told to stop are no longer waited for.
     ANSWER = "ANSWER"
 
+
+# These wait while the execution is paused.
+HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT)
 
 Subject: TypeAlias = Work | Run | Wait
 
@@ -224,6 +262,19 @@ class Conflict(NamedTuple):
 Settings: TypeAlias = Mapping[str, Setting]
 
 
+class PausedBy(NamedTuple):
+    caller: str
+    reason: str
+    time: Instant
+
+
+class Answer(NamedTuple):
+    """How a command of a person was answered. Without a reason it took effect."""
+
+    reason: str = ""
+    message: str = ""
+
+
 class ReportFinished(NamedTuple):
     """The dispatcher has to learn that the execution is finished. The end of the lease acknowledges it."""
 
@@ -260,14 +311,22 @@ class Execution:
     # rest of the state, so it is no part of a comparison.
     state_views: dict[WorkKey, Settings] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
+    loops: dict[WorkKey, Loop] = field(default_factory=dict)
+    # Loops whose items are all done, and whose output has to be put into the output store.
+    unstored: dict[WorkKey, Loop] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
-    # empty when a decision is complete.
+    # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)
     passed_over: deque[Work] = field(default_factory=deque)
     # Run n is at n - 1: nothing is ever taken out.
     runs: list[Run] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
     timer_order: int = 0
+    paused_by: PausedBy | None = None
+    # The timers that wait while it is paused.
+    held_timers: list[Timer] = field(default_factory=list)
+    # The answers to the newest commands of people, by message id, oldest first (`fold/answers.py`).
+    answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     stop: Stop | None = None
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
@@ -286,12 +345,16 @@ class Execution:
     @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
-        return bool(self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over)
+        return bool(
+            self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over or self.loops
+        )
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
-        return not self.live and not self.ready and bool(self.waits or self.backoffs)
+        if self.live or self.unstored:
+            return False
+        return self.paused_by is not None or (not self.ready and bool(self.waits or self.backoffs))
 
     @property
     def state(self) -> ExecutionState:
@@ -299,6 +362,8 @@ class Execution:
             return self.final_state
         if self.seq == 0:
             return ExecutionState.PENDING
+        if self.paused_by is not None:
+            return ExecutionState.PAUSED
         return ExecutionState.WAITING if self.only_waits else ExecutionState.RUNNING
 
     def work_of(self, key: WorkKey) -> Work:
@@ -306,9 +371,16 @@ class Execution:
         work = self.work.get(key)
         if work is None:
             node = self.definition.nodes[key.node]
-            work = self.work[key] = Work(key, node, node.in_degree)
-            if not key.iteration:
-                self.current[key.node] = work
+            if key.iteration:
+                return self._new_item(key, node)
+            work = self.work[key] = self.current[key.node] = Work(key, node, node.in_degree)
+        return work
+
+    def _new_item(self, key: WorkKey, node: Node) -> Work:
+        loop = self.loops[WorkKey(key.node, 0, key.generation)]
+        assert node.body is not None
+        work = self.work[key] = loop.going[key.iteration] = Work(key, node.body, 0, loop=loop)
+        loop.begun = key.iteration
         return work
 
     def target_of(self, node_id: str) -> Work:

@@ -44,7 +44,7 @@ CREATE TABLE executions (
     error_node text,
     error_type text,
     error_message text,
-    -- The ids of the nodes by their outcome. It is set when the execution is final.
+    -- Of a final execution: the ids of the nodes by their outcome. Of a paused one: {"pause": {caller, reason, time}}.
     summary jsonb,
     input bytea NOT NULL,
     -- The output itself as JSON, or the place where it is kept.

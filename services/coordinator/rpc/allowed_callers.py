@@ -27,5 +27,6 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/GetRun": services("api"),
     f"{_READS}/ReadRunOutput": services("api").within(_TRANSFER_SECONDS),
     f"{_READS}/ListEvents": services("api"),
+    f"{_READS}/FindAnswer": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

@@ -18,7 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
-from services.coordinator.core.events import Consequences, Event, ExecutionFinished
+from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished
 from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -61,6 +61,10 @@ def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
     execution.last_seq = row["last_seq"]
     _put_metrics(execution.metrics, row)
     if summary := row["summary"]:
+        if pause := summary.get("pause"):
+            execution.pause.caller, execution.pause.reason = pause["caller"], pause["reason"]
+            put_time(execution.pause.time, pause["time"])
+            return
         for name, nodes in summary.items():
             getattr(execution.summary, name).extend(nodes)
 
@@ -111,6 +115,9 @@ def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.Ev
         shown.node = key.node
     if number := getattr(event, "run", 0):
         shown.run_id = f"{execution_id}.{number}"
+    record.message_id = getattr(event, "message_id", "")
+    if isinstance(event, CommandRefused):
+        record.refusal_reason, record.refusal_message = event.reason, event.message
     final = event.state.value if isinstance(event, ExecutionFinished) else "RUNNING"
     shown.state = _EXECUTION_STATES[final]
     return record

@@ -32,6 +32,10 @@ class Reads(Protocol):
         """Execution id, sequence number, epoch and event."""
         ...
 
+    async def appends_with(
+        self, execution_id: str, message_id: str
+    ) -> Iterable[tuple[str, int, int, Event | object]]: ...
+
 
 class ReadServicer(ReadServiceServicer):
     def __init__(
@@ -109,6 +113,14 @@ class ReadServicer(ReadServiceServicer):
             request.execution_id, request.after_seq, request.as_of_seq, _limit(request.limit)
         )
         return pb.ListEventsResponse(workspace=rows[0]["workspace"], events=events)
+
+    async def FindAnswer(self, request: pb.FindAnswerRequest, context: Any) -> pb.FindAnswerResponse:
+        if not is_execution_id(request.execution_id) or not request.message_id:
+            return pb.FindAnswerResponse()
+        for id_, seq, epoch, event in await self._reads.appends_with(request.execution_id, request.message_id):
+            if isinstance(event, Event) and getattr(event, "message_id", "") == request.message_id:
+                return pb.FindAnswerResponse(event=event_record(event, id_, seq, epoch))
+        return pb.FindAnswerResponse()
 
     async def event_records(
         self, execution_id: str, after_seq: int, as_of_seq: int, limit: int

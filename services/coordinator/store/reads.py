@@ -66,6 +66,12 @@ SELECT events FROM journal WHERE execution_id = %s AND last_seq > %s ORDER BY la
 """
 
 
+# A row of the journal holds the text of each message id of its events.
+_WITH_MESSAGE: Final = """
+SELECT events FROM journal WHERE execution_id = %s AND position(%s::bytea IN events) > 0 ORDER BY last_seq
+"""
+
+
 class PostgresReads:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -140,4 +146,9 @@ class PostgresReads:
     async def events(self, execution_id: str, *, after_seq: int, limit: int) -> Iterable[Stored]:
         """The events of at most `limit` appends, from the append that holds the event after `after_seq`."""
         rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit))
+        return itertools.chain.from_iterable(unseal(events) for (events,) in rows)
+
+    async def appends_with(self, execution_id: str, message_id: str) -> Iterable[Stored]:
+        """The events of the appends that hold this message id."""
+        rows = await self._database.fetch(_WITH_MESSAGE, (execution_id, message_id.encode()))
         return itertools.chain.from_iterable(unseal(events) for (events,) in rows)

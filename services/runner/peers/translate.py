@@ -41,6 +41,9 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         is_render_all=grant.render_all,
         traceparent=grant.traceparent,
         cursor=grant.cursor,
+        iteration=grant.iteration,
+        item=grant.item,
+        until=grant.until,
         places_max=grant.places_max,
         without_output={node: _seen(other) for node, other in grant.without_output.items()}
         if grant.without_output

@@ -41,6 +41,8 @@ MEMBERS = {
     "Start": WRITERS,
     "BatchStart": WRITERS,
     "Cancel": WRITERS,
+    "Pause": WRITERS,
+    "Resume": WRITERS,
 }
 
 

@@ -5,9 +5,11 @@ and the promises here:
 
 - S3 epochs rise; S7 what is final stays so; S8 one accepted outcome per work; S9 attempt numbers are granted once;
 - S10 a node starts only when its join holds, judged by a second, naive reading of the rules;
-- S19 no timer early; L: given time and willing runners, every execution ends.
+- S18 nothing is granted while it is paused; S19 no timer early;
+- L: given time and willing runners, every execution ends.
 """
 
+import json
 from collections import defaultdict
 from typing import Any
 
@@ -18,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from services.coordinator.core.commands import (
     Assign,
     AssignedRun,
+    FinishLoop,
     Release,
     ReportFailure,
     ReportProgress,
@@ -26,11 +29,14 @@ from services.coordinator.core.commands import (
     ReportSuccess,
 )
 from services.coordinator.core.events import BackoffEnded, RunFailed, RunLeased, RunSucceeded, WaitEnded, WaitStarted
-from services.coordinator.core.values import Error, ErrorClass, ReleaseReason
+from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason
 from tests.support.story import Story
 
 WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
-MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered", "state.set@1"]
+MODULES = ["noop@1"] * 3 + ["join@1", "sleep@1", "rendered", "for_each@1", "for_each@1", "repeat@1", "state.set@1"]
+# What every work reports: an output for anybody, and also the config of a control node that was to be rendered.
+OUTPUT = b'{"duration":"3s","items":[1,2,3],"maxParallel":2,"maxIterations":3,"delay":"2s"}'
+KEPT = OutputRef("k", "0" * 64, 300_000)
 INSTANCES = ["i1", "i2", "i3"]
 
 
@@ -61,6 +67,20 @@ def _node(draw, number):
         node |= {"module": "sleep@1", "config": {"duration": "5s" if module == "sleep@1" else "{{ 5 }}s"}}
     elif module == "state.set@1":
         node["inputs"] = {"key": draw(st.integers(0, 1)), f"n{number}": "{{ 7 }}" if draw(st.booleans()) else 7}
+    elif module == "for_each@1":
+        node["config"] = {
+            "items": draw(st.one_of(st.lists(st.integers(0, 9), max_size=5), st.just("{{ input.ids }}"))),
+            "maxParallel": draw(st.integers(1, 3)),
+            "onItemFailure": draw(st.sampled_from(["FAIL", "CONTINUE"])),
+            "body": {"module": "noop@1"},
+        }
+    elif module == "repeat@1":
+        node["config"] = {
+            "until": "output.done",
+            "maxIterations": draw(st.integers(1, 4)),
+            "delay": draw(st.sampled_from(["0s", "5s", "{{ input.wait }}"])),
+            "body": {"module": "noop@1"},
+        }
     elif module == "noop@1":
         node |= {"idempotent": draw(st.booleans()), "join": draw(st.sampled_from(["ALL", "ALL", "ANY"]))}
         if draw(st.booleans()):
@@ -94,6 +114,7 @@ class Fortune(RuleBasedStateMachine):
                 attempts.append(event.attempt)
             case RunSucceeded():
                 self.outcomes[event.key] += 1
+                _assert_in_order(self.story, event)
             case RunFailed() | WaitStarted():
                 self.wakes[event.key] = event.retry_time if isinstance(event, RunFailed) else event.due_time
             case BackoffEnded() | WaitEnded():
@@ -114,13 +135,23 @@ class Fortune(RuleBasedStateMachine):
         work = self.pick(data, self.story.execution.ready)
         _assert_join_holds(self.story, work.node)
         grant = AssignedRun(work, self.pick(data, INSTANCES), "r", is_idempotent=data.draw(st.booleans()))
-        self.do(lambda: self.story.when(Assign([grant])))
+        is_paused = self.story.execution.paused_by is not None
+        decision = self.do(lambda: self.story.when(Assign([grant])))
+        assert not (is_paused and decision.events), "S18"
 
     @precondition(lambda self: self.story.execution.live)
-    @rule(data=st.data(), branch=st.sampled_from(["", "left", "right"]))
+    @rule(data=st.data(), branch=st.sampled_from(["", "left", "right", "true", "false"]))
     def succeed(self, data, branch):
         run = self.pick(data, self.story.execution.live.values())
-        self.send(ReportSuccess(run.number, run.epoch, b'{"duration":"30s"}', branch))
+        is_kept = run.work.loop is not None and data.draw(st.integers(0, 5)) == 0
+        self.send(ReportSuccess(run.number, run.epoch, KEPT if is_kept else OUTPUT, branch))
+
+    @precondition(lambda self: self.story.execution.unstored)
+    @rule(data=st.data(), output=st.sampled_from([KEPT, KEPT, None]))
+    def store(self, data, output):
+        key = self.pick(data, self.story.execution.unstored)
+        self.do(lambda: self.story.when(FinishLoop(key, output)))
+        assert self.do(lambda: self.story.when(FinishLoop(key, output))).events == []
 
     @precondition(lambda self: self.story.execution.live)
     @rule(data=st.data(), error=st.sampled_from(ErrorClass), random=st.floats(0, 1, exclude_max=True))
@@ -167,6 +198,11 @@ class Fortune(RuleBasedStateMachine):
         self.story.later(seconds)
         self.do(lambda: self.story.tick())
 
+    @rule(is_resumed=st.booleans())
+    def pause_or_resume(self, is_resumed):
+        give = self.story.resume if is_resumed else self.story.pause
+        self.do(lambda: give(f"m{len(self.story.journal)}"))
+
     @precondition(lambda self: len(self.story.journal) > 12)
     @rule()
     def cancel(self):
@@ -189,14 +225,32 @@ class Fortune(RuleBasedStateMachine):
         for _ in range(200):
             if self.story.execution.is_final:
                 break
+            if self.story.execution.paused_by is not None:
+                self.story.resume("last")
             if self.story.execution.ready:
                 self.story.assign()
             for run in list(self.story.execution.live.values()):
-                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, b'{"duration":"1s"}')))
+                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, OUTPUT, "true")))
+            for key in list(self.story.execution.unstored):
+                self.do(lambda key=key: self.story.when(FinishLoop(key, KEPT)))
             if not self.story.execution.is_final and self.story.execution.next_wake():
                 self.story.wake()
         assert self.story.execution.is_final, "it never ends"
         _assert_states_follow(self.story)
+
+
+def _assert_in_order(story, event):
+    """The output of a loop over a list has one place for each item, in their order."""
+    execution = story.execution
+    items = [work for key, work in execution.work.items() if key[0] == event.key.node and key.iteration]
+    if event.key.iteration or not items or execution.definition.nodes[event.key.node].module != "for_each@1":
+        return
+    assert all(work.state.value in ("SUCCEEDED", "FAILED") for work in items)
+    if isinstance(event.output, bytes):
+        in_order = sorted(items, key=lambda work: work.key.iteration)
+        assert ["error" in place for place in json.loads(event.output)] == [
+            work.state.value == "FAILED" for work in in_order
+        ]
 
 
 def _edges_into(story, node):

@@ -8,7 +8,9 @@ stands with those of all modules, in `windlass.definition`.
 """
 
 from services.coordinator.core.controls.control import Control, InvalidConfig
+from services.coordinator.core.controls.for_each import ForEach
 from services.coordinator.core.controls.join import Join
+from services.coordinator.core.controls.repeat import Repeat
 from services.coordinator.core.controls.sleep import Sleep
 from services.coordinator.core.controls.state_set import StateSet
 from services.coordinator.core.events import WaitEnded, WaitOutcome
@@ -17,7 +19,9 @@ from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
 from services.coordinator.core.workflow_state import state_conflict
 
-CONTROLS: dict[str, Control] = {control.module: control for control in (Join(), Sleep(), StateSet())}
+CONTROLS: dict[str, Control] = {
+    control.module: control for control in (ForEach(), Join(), Repeat(), Sleep(), StateSet())
+}
 
 
 def begin(turn: Turn, work: Work) -> None:

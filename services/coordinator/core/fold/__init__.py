@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import graph, lifetime, runs, waits
-from services.coordinator.core.state import Execution
+from services.coordinator.core.fold import graph, lifetime, loops, pausing, runs, waits
+from services.coordinator.core.fold.answers import remember
+from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
 
 
@@ -62,6 +63,14 @@ def apply(execution: Execution, event: ev.Event) -> None:
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
+        case ev.LoopStarted():
+            loops.loop_started(execution, event)
+        case ev.LoopContinued():
+            loops.loop_continued(execution, event)
+        case ev.LoopGathered():
+            loops.loop_gathered(execution, event)
+        case ev.LoopEnded():
+            loops.loop_ended(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
             run = runs.new_run(execution, work, event, RunState.SKIPPED)
@@ -73,5 +82,11 @@ def apply(execution: Execution, event: ev.Event) -> None:
             graph.make_ready(execution, execution.work_of(event.key))
         case ev.StopOrdered():
             lifetime.stop_ordered(execution, event)
+        case ev.ExecutionPaused():
+            pausing.execution_paused(execution, event)
+        case ev.ExecutionResumed():
+            pausing.execution_resumed(execution, event)
+        case ev.CommandRefused():
+            remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:
             assert_never(event)

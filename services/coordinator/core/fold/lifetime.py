@@ -2,6 +2,7 @@
 
 from services.coordinator.core import events as ev
 from services.coordinator.core.fold.graph import cancel, passed_over, release_targets
+from services.coordinator.core.fold.pausing import end_pause
 from services.coordinator.core.fold.timers import set_timer
 from services.coordinator.core.state import Execution, ReportFinished, Stop, TimerKind
 from services.coordinator.core.values import BrokenInvariant
@@ -21,6 +22,7 @@ def execution_started(execution: Execution, event: ev.ExecutionStarted) -> None:
 
 
 def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
+    end_pause(execution)
     execution.stop = Stop(event.outcome, event.error)
     set_timer(execution, event.answer_by_time, TimerKind.ANSWER)
     for key in event.cancelled:
@@ -32,6 +34,7 @@ def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
 def execution_finished(execution: Execution, event: ev.ExecutionFinished) -> None:
     if execution.is_going:
         raise BrokenInvariant("finished with work under way")
+    end_pause(execution)
     execution.final_state = event.state
     execution.output = event.output
     execution.error = event.error

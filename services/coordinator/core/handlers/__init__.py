@@ -2,7 +2,8 @@
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick
+    timing      Tick                             pausing    Pause, Resume
+    storing     FinishLoop
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -13,7 +14,7 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import leasing, reporting, starting, stopping, timing
+from services.coordinator.core.handlers import leasing, pausing, reporting, starting, stopping, storing, timing
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -30,6 +31,9 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.ReportFailure: reporting.report_failure,
     commands.ReportStopped: reporting.report_stopped,
     commands.Cancel: stopping.cancel,
+    commands.Pause: pausing.pause,
+    commands.Resume: pausing.resume,
+    commands.FinishLoop: storing.finish_loop,
     commands.Tick: timing.tick,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"

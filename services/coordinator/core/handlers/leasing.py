@@ -36,6 +36,8 @@ def assign(turn: Turn, command: Assign) -> CommandRefusal | None:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
     if execution.stop is not None:
         return CommandRefusal(RefusalReason.EXECUTION_STOPPING, "the execution is ending")
+    if execution.paused_by is not None:
+        return CommandRefusal(RefusalReason.EXECUTION_PAUSED, "the execution is paused")
     works = [grant.work for grant in command.grants]
     for work in works:
         if work not in execution.ready:

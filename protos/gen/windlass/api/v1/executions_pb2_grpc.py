@@ -69,6 +69,16 @@ class ExecutionServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.CancelExecutionRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.CancelExecutionResponse.FromString,
                 _registered_method=True)
+        self.PauseExecution = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/PauseExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.PauseExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.PauseExecutionResponse.FromString,
+                _registered_method=True)
+        self.ResumeExecution = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/ResumeExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/windlass.api.v1.ExecutionService/ListEvents',
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.SerializeToString,
@@ -132,6 +142,24 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseExecution(self, request, context):
+        """Nothing new begins, and timers that come due wait. Nodes that are running may finish. The execution's own deadline
+        goes on. The answer shows the execution as PAUSED; if its coordinator does not answer within 3 s, the command is
+        durable and the execution is shown as it is. A queued execution stays PENDING until it has a slot, and is paused
+        before anything begins. A repeat is OK and changes nothing. FAILED_PRECONDITION EXECUTION_FINAL.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeExecution(self, request, context):
+        """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
+        or EXECUTION_FINAL.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEvents(self, request, context):
         """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE.
         """
@@ -171,6 +199,16 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.CancelExecution,
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.CancelExecutionRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.CancelExecutionResponse.SerializeToString,
+            ),
+            'PauseExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.PauseExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.PauseExecutionResponse.SerializeToString,
+            ),
+            'ResumeExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -345,6 +383,60 @@ class ExecutionService:
             '/windlass.api.v1.ExecutionService/CancelExecution',
             windlass_dot_api_dot_v1_dot_executions__pb2.CancelExecutionRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_executions__pb2.CancelExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/PauseExecution',
+            windlass_dot_api_dot_v1_dot_executions__pb2.PauseExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.PauseExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/ResumeExecution',
+            windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,16 @@ class ExecutionServiceStub:
     """The execution becomes CANCELLED within about 2 s, and running nodes are told to stop. A repeat is OK.
     FAILED_PRECONDITION EXECUTION_FINAL when the execution has already ended in another state.
     """
+    PauseExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.PauseExecutionRequest, _executions_pb2.PauseExecutionResponse]
+    """Nothing new begins, and timers that come due wait. Nodes that are running may finish. The execution's own deadline
+    goes on. The answer shows the execution as PAUSED; if its coordinator does not answer within 3 s, the command is
+    durable and the execution is shown as it is. A queued execution stays PENDING until it has a slot, and is paused
+    before anything begins. A repeat is OK and changes nothing. FAILED_PRECONDITION EXECUTION_FINAL.
+    """
+    ResumeExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ResumeExecutionRequest, _executions_pb2.ResumeExecutionResponse]
+    """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
+    or EXECUTION_FINAL.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListEventsRequest, _executions_pb2.ListEventsResponse]
     """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
 
@@ -112,6 +122,28 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_executions_pb2.CancelExecutionResponse]:
         """The execution becomes CANCELLED within about 2 s, and running nodes are told to stop. A repeat is OK.
         FAILED_PRECONDITION EXECUTION_FINAL when the execution has already ended in another state.
+        """
+
+    @_abc_1.abstractmethod
+    def PauseExecution(
+        self,
+        request: _executions_pb2.PauseExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.PauseExecutionRequest, _abc.Awaitable[_executions_pb2.PauseExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.PauseExecutionResponse]:
+        """Nothing new begins, and timers that come due wait. Nodes that are running may finish. The execution's own deadline
+        goes on. The answer shows the execution as PAUSED; if its coordinator does not answer within 3 s, the command is
+        durable and the execution is shown as it is. A queued execution stays PENDING until it has a slot, and is paused
+        before anything begins. A repeat is OK and changes nothing. FAILED_PRECONDITION EXECUTION_FINAL.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeExecution(
+        self,
+        request: _executions_pb2.ResumeExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.ResumeExecutionRequest, _abc.Awaitable[_executions_pb2.ResumeExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.ResumeExecutionResponse]:
+        """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
+        or EXECUTION_FINAL.
         """
 
     @_abc_1.abstractmethod

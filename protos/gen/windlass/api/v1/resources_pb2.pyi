@@ -200,6 +200,7 @@ class Execution(_message.Message):
         WAITING: Execution._State.ValueType  # 3
         """Nothing runs. The execution waits for a time or a message and holds no slot."""
         PAUSED: Execution._State.ValueType  # 4
+        """A person has paused it. Nothing new begins until it is resumed; runs that are under way may finish."""
         SUCCESS: Execution._State.ValueType  # 5
         FAILED: Execution._State.ValueType  # 6
         CANCELLED: Execution._State.ValueType  # 7
@@ -215,6 +216,7 @@ class Execution(_message.Message):
     WAITING: Execution.State.ValueType  # 3
     """Nothing runs. The execution waits for a time or a message and holds no slot."""
     PAUSED: Execution.State.ValueType  # 4
+    """A person has paused it. Nothing new begins until it is resumed; runs that are under way may finish."""
     SUCCESS: Execution.State.ValueType  # 5
     FAILED: Execution.State.ValueType  # 6
     CANCELLED: Execution.State.ValueType  # 7
@@ -342,6 +344,33 @@ class Execution(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
+    class Pause(_message.Message):
+        """Who has paused the execution."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CALLER_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        TIME_FIELD_NUMBER: _builtins.int
+        caller: _builtins.str
+        """Title of the key."""
+        reason: _builtins.str
+        @_builtins.property
+        def time(self) -> _timestamp_pb2.Timestamp: ...
+        def __init__(
+            self,
+            *,
+            caller: _builtins.str = ...,
+            reason: _builtins.str = ...,
+            time: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "reason", b"reason", "time", b"time"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
     class Metrics(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -415,6 +444,7 @@ class Execution(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
     LAST_SEQ_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A UUIDv7, minted by api when the start arrives."""
     workflow: _builtins.str
@@ -458,6 +488,10 @@ class Execution(_message.Message):
     def summary(self) -> Global___Execution.Summary: ...
     @_builtins.property
     def metrics(self) -> Global___Execution.Metrics: ...
+    @_builtins.property
+    def pause(self) -> Global___Execution.Pause:
+        """Set while the execution is PAUSED."""
+
     def __init__(
         self,
         *,
@@ -480,10 +514,11 @@ class Execution(_message.Message):
         metrics: Global___Execution.Metrics | None = ...,
         trace_id: _builtins.str = ...,
         last_seq: _builtins.int = ...,
+        pause: Global___Execution.Pause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "error", b"error", "input", b"input", "metrics", b"metrics", "output", b"output", "start_time", b"start_time", "summary", b"summary", "trigger", b"trigger"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "error", b"error", "input", b"input", "metrics", b"metrics", "output", b"output", "pause", b"pause", "start_time", b"start_time", "summary", b"summary", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "error", b"error", "id", b"id", "input", b"input", "labels", b"labels", "last_seq", b"last_seq", "metrics", b"metrics", "output", b"output", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "start_time", b"start_time", "state", b"state", "summary", b"summary", "trace_id", b"trace_id", "trigger", b"trigger", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "error", b"error", "id", b"id", "input", b"input", "labels", b"labels", "last_seq", b"last_seq", "metrics", b"metrics", "output", b"output", "parent_execution_id", b"parent_execution_id", "pause", b"pause", "priority", b"priority", "start_time", b"start_time", "state", b"state", "summary", b"summary", "trace_id", b"trace_id", "trigger", b"trigger", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

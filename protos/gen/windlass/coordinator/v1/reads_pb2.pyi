@@ -88,7 +88,15 @@ class EventRecord(_message.Message):
 
     EVENT_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    REFUSAL_REASON_FIELD_NUMBER: _builtins.int
+    REFUSAL_MESSAGE_FIELD_NUMBER: _builtins.int
     details: _builtins.bytes
+    message_id: _builtins.str
+    """Set when the event is the answer to a command: the command's message_id."""
+    refusal_reason: _builtins.str
+    """These two are set when the command was refused. The reason is UPPER_SNAKE."""
+    refusal_message: _builtins.str
     @_builtins.property
     def event(self) -> _resources_pb2.Event:
         """It has no `details`, which are below."""
@@ -98,10 +106,13 @@ class EventRecord(_message.Message):
         *,
         event: _resources_pb2.Event | None = ...,
         details: _builtins.bytes = ...,
+        message_id: _builtins.str = ...,
+        refusal_reason: _builtins.str = ...,
+        refusal_message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "event", b"event"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "event", b"event", "message_id", b"message_id", "refusal_message", b"refusal_message", "refusal_reason", b"refusal_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -539,6 +550,51 @@ class ListEventsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
+class FindAnswerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    message_id: _builtins.str
+    """Names the command (ExecutionCommand.message_id)."""
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "message_id", b"message_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindAnswerRequest: _TypeAlias = FindAnswerRequest  # noqa: Y015
+
+@_typing.final
+class FindAnswerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def event(self) -> Global___EventRecord:
+        """Absent: there is no answer yet, or no such command."""
+
+    def __init__(
+        self,
+        *,
+        event: Global___EventRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindAnswerResponse: _TypeAlias = FindAnswerResponse  # noqa: Y015
 
 @_typing.final
 class ListModulesRequest(_message.Message):

@@ -66,6 +66,11 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsResponse.FromString,
                 _registered_method=True)
+        self.FindAnswer = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/FindAnswer',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.FromString,
+                _registered_method=True)
         self.ListModules = channel.unary_unary(
                 '/windlass.coordinator.v1.ReadService/ListModules',
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesRequest.SerializeToString,
@@ -125,6 +130,14 @@ class ReadServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindAnswer(self, request, context):
+        """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
+        api decides who may see it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModules(self, request, context):
         """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
         coordinator, but a coordinator that has just started may not know all of them yet.
@@ -165,6 +178,11 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.ListEvents,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'FindAnswer': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindAnswer,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.SerializeToString,
             ),
             'ListModules': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModules,
@@ -336,6 +354,33 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/ListEvents',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindAnswer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/FindAnswer',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.FromString,
             options,
             channel_credentials,
             insecure,

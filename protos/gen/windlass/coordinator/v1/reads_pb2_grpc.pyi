@@ -39,6 +39,10 @@ class ReadServiceStub:
     """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
     error; the response is then empty. The list ends before the first event that this replica is too old to understand.
     """
+    FindAnswer: _aio.UnaryUnaryMultiCallable[_reads_pb2.FindAnswerRequest, _reads_pb2.FindAnswerResponse]
+    """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
+    api decides who may see it.
+    """
     ListModules: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListModulesRequest, _reads_pb2.ListModulesResponse]
     """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
     coordinator, but a coordinator that has just started may not know all of them yet.
@@ -104,6 +108,16 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_reads_pb2.ListEventsResponse]:
         """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
         error; the response is then empty. The list ends before the first event that this replica is too old to understand.
+        """
+
+    @_abc_1.abstractmethod
+    def FindAnswer(
+        self,
+        request: _reads_pb2.FindAnswerRequest,
+        context: _aio.ServicerContext[_reads_pb2.FindAnswerRequest, _abc.Awaitable[_reads_pb2.FindAnswerResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.FindAnswerResponse]:
+        """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
+        api decides who may see it.
         """
 
     @_abc_1.abstractmethod

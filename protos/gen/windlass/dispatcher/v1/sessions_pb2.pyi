@@ -320,11 +320,14 @@ class ExecutionMessage(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     RUN_REPORT_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """The idempotency key: a message is journalled at most once."""
     execution_id: _builtins.str
     run_report: _builtins.bytes
     """The bytes of a coordinator.v1.RunReport that reached a coordinator which does not hold the execution."""
+    command: _builtins.bytes
+    """The bytes of a coordinator.v1.ExecutionCommand: a command of a person. Dispatchers do not look into it."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -337,12 +340,13 @@ class ExecutionMessage(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         cancel: Global___ExecutionMessage.Cancel | None = ...,
         run_report: _builtins.bytes = ...,
+        command: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "create_time", b"create_time", "run_report", b"run_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "command", b"command", "create_time", b"create_time", "run_report", b"run_report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "create_time", b"create_time", "execution_id", b"execution_id", "message_id", b"message_id", "run_report", b"run_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "command", b"command", "create_time", b"create_time", "execution_id", b"execution_id", "message_id", b"message_id", "run_report", b"run_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["cancel", "run_report"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["cancel", "run_report", "command"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
