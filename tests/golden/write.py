@@ -126,6 +126,15 @@ def _rendered_elsewhere(story: Story) -> None:
     story.succeed("a")
 
 
+def _state_set(story: Story) -> None:
+    story.start()
+    story.assign("right")
+    story.succeed("right", b'{"v":2}')
+    story.assign()
+    story.do("rescue")
+    story.succeed("first")
+
+
 def _for_each(story: Story) -> None:
     """Items that succeed, fail, die and are handed back; then an output that is too large to be inline."""
     story.start(input=b'{"ids":[1,2,3,4]}')
@@ -376,6 +385,26 @@ STORIES = {
         _reopened,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
+    "state_set": Scene(
+        {
+            "nodes": [
+                node("left", "state.set@1", inputs={"v": 1}),
+                node("right", "state.set@1", inputs={"v": "{{ 2 }}"}),
+                node("first", join="ANY"),
+                node("both"),
+                node("rescue"),
+            ],
+            "edges": [
+                *chain("left", "first"),
+                *chain("right", "first"),
+                *chain("left", "both"),
+                *chain("right", "both"),
+                edge("both", "rescue", "failure"),
+            ],
+            "initialState": {"w": 0},
+        },
+        _state_set,
+    ),
     "sleep": Scene(
         {"nodes": [node("s", "sleep@1", config={"duration": "90s"}), node("j", "join@1")], "edges": chain("s", "j")},
         _asleep,

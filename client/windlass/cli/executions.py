@@ -198,7 +198,7 @@ def _show(execution: Any) -> None:
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
         "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
     }
-    for name in ("succeeded", "failed", "skipped", "blocked"):
+    for name in ("running", "succeeded", "failed", "skipped", "blocked", "cancelled"):
         facts[name] = ", ".join(getattr(execution.summary, name))
     facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id

@@ -70,6 +70,7 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
     "noop@1": object_of(),
     "transform@1": object_of(),
     "join@1": object_of(),
+    "state.set@1": object_of(),
     "for_each@1": object_of(
         ("items", "body"),
         items={"type": "array", "maxItems": ITEMS_MAX, "description": f"items is a list of at most {ITEMS_MAX} items"},

@@ -19,6 +19,7 @@ from windlass.definition.input_schemas import schema_fault
 from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 from windlass.definition.schema_faults import config_faults, field_faults
+from windlass.definition.state_keys import state_faults
 from windlass.definition.template_texts import body_of, texts_of_body, texts_of_node
 from windlass.definition.templates import TemplateText
 
@@ -192,6 +193,7 @@ class _Examination:
             self._tell_all(field_faults("edge", edge, f"edges[{place}]"))
             if isinstance(edge, dict):
                 self._examine_edge(edge, place)
+        self._tell_all(state_faults(self._nodes))
         for cycle in cycles(len(self._nodes), self._edges):
             names = " → ".join(str(self._nodes[node]["id"]) for node in cycle)
             self._tell(Fault("edges", "CYCLE", f"these nodes wait for each other: {names}"))

@@ -14,10 +14,12 @@ from windlass.definition.templates import is_template, texts_of
 
 # The modules that the engine carries out without a runner.
 CONTROL_MODULES: Final = frozenset(
-    {"approval@1", "for_each@1", "join@1", "repeat@1", "sleep@1", "sub_workflow@1", "wait_signal@1"}
+    {"approval@1", "for_each@1", "join@1", "repeat@1", "sleep@1", "state.set@1", "sub_workflow@1", "wait_signal@1"}
 )
 # Its node starts an execution of another workflow and waits for its end.
 SUB_WORKFLOW: Final = "sub_workflow@1"
+# It sets the keys of the workflow's state that its inputs name.
+STATE_SETTER: Final = "state.set@1"
 # A runner that does this module renders templates for control nodes, for outputs of workflows, and for runners that do
 # not render.
 RENDERER: Final = "transform@1"

@@ -74,6 +74,8 @@ Reading order
     late_reports, answers           which reports count; how commands of people are answered once
     handlers/                       what each command does, one file per family of commands
     controls/                       the control nodes
+    state_paths, workflow_state     what templates see as `state`: where it comes from, and how branches are merged
+    inputs                          what templates see of earlier nodes
     effects, projection             what is to be done after the commit, and the rows that show the state
     run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect
 """

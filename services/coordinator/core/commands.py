@@ -165,6 +165,8 @@ class ReportFailure(ReportOfEnd):
     # It is in [0, 1) and gives the backoff its jitter.
     random: float
     retry_after: Span = 0
+    # Empty: that of the last progress.
+    cursor: bytes = b""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.inputs import seen_outputs
+from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.items import item_of
 from services.coordinator.core.state import CancelChild, Execution, Loop, Obligation, Run, StartChild, Work
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
@@ -31,8 +31,9 @@ LEASE_ENDED = "LEASE_ENDED"
 @dataclass(slots=True)
 class GrantRun:
     run: Run
-    # The templates of its node refer to them.
-    outputs: list[tuple[str, Value]]
+    # The templates of its node refer to these nodes.
+    outputs: Sequence[tuple[str, Value]]
+    without_output: Sequence[NodeWithoutOutput]
     # They see it as `item`. None: the run is of no item of a list.
     item: bytes | None = None
 
@@ -71,9 +72,9 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     match event:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
-            outputs = seen_outputs(execution, run.work.node) if run.work.is_templated else []
+            seen = seen_nodes(execution, run.work.node) if run.work.is_templated else NOTHING_SEEN
             item = None if run.work.loop is None else item_of(run.work)
-            return (GrantRun(run, outputs, item),) if run.instance_id else ()
+            return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()

@@ -29,7 +29,7 @@ changes that reading makes, and no later answer depends on them.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop
@@ -92,6 +92,8 @@ class Work:
     dead_instances: tuple[str, ...] = ()
     # It was spared the charge for a death already, which happens once, and once more after it was rendered.
     was_spared: bool = False
+    # The node whose outcome let it begin, if it sees the state of one path alone.
+    begun_by: str | None = None
     # Counted against HAND_BACKS_MAX.
     hand_backs: int = 0
     # The instances that handed it back lately, each with the time before which it is not granted the work again.
@@ -275,6 +277,25 @@ class Stop(NamedTuple):
     error: FinalError
 
 
+class Setting(NamedTuple):
+    """A key of the workflow's state has this value."""
+
+    value: bytes
+    # The node that set it.
+    node: str
+
+
+class Conflict(NamedTuple):
+    """Two nodes, none of which comes before the other, have set the key to different values."""
+
+    key: str
+    nodes: tuple[str, str]
+
+
+# What nodes have set, as it is seen from one place of the graph.
+Settings: TypeAlias = Mapping[str, Setting]
+
+
 class PausedBy(NamedTuple):
     caller: str
     reason: str
@@ -340,6 +361,9 @@ class Execution:
     # Runs that a runner has, by number.
     live: dict[int, Run] = field(default_factory=dict)
     backoffs: dict[WorkKey, Work] = field(default_factory=dict)
+    # The workflow's state after nodes that change it, once it was asked for (`workflow_state.py`). It follows from the
+    # rest of the state, so it is no part of a comparison.
+    state_views: dict[WorkKey, Settings] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
     loops: dict[WorkKey, Loop] = field(default_factory=dict)
     # Loops that have not started, because their config is in the output store.
@@ -471,19 +495,21 @@ def unsettled(execution: Execution) -> list[str]:
 
 
 class Summary(NamedTuple):
-    """Every node of the graph by id, in exactly one of the four."""
+    """Every node of the graph of a final execution by id, in exactly one of the five."""
 
     succeeded: tuple[str, ...]
     failed: tuple[str, ...]
     skipped: tuple[str, ...]
-    # Held up by a failure, never begun, or stopped because the execution ended.
+    # Held up by a failure that nothing handled.
     blocked: tuple[str, ...]
+    # Stopped or never begun, because the execution was ended first.
+    cancelled: tuple[str, ...]
 
 
 def summary(execution: Execution) -> Summary:
-    ids: dict[WorkState, list[str]] = {state: [] for state in SETTLED}
+    ids: dict[WorkState, list[str]] = {state: [] for state in (*SETTLED, WorkState.CANCELLED)}
     for node in execution.definition.graph:
         work = execution.current.get(node.id)
-        state = WorkState.BLOCKED if work is None or work.state not in SETTLED else work.state
+        state = WorkState.CANCELLED if work is None or work.state not in SETTLED else work.state
         ids[state].append(node.id)
     return Summary(*map(tuple, ids.values()))

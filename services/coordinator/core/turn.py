@@ -12,7 +12,7 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.graph import Outcome, judge
 from services.coordinator.core.loops import after_item
 from services.coordinator.core.retry import judge_failure
-from services.coordinator.core.state import Execution, Work
+from services.coordinator.core.state import Execution, Run, Work
 from services.coordinator.core.values import (
     SECOND,
     Error,
@@ -100,6 +100,13 @@ class Turn:
         # No runner measured it, so the report has times alone, and an epoch that nobody compares.
         report = ReportOfEnd(self.run_of(work), 0, start_time=self._start_time_of(work), end_time=self.now)
         self.fail_run(work, report, Error(ErrorClass.PERMANENT, error_type, message))
+
+    def keep_cursor(self, run: Run, cursor: bytes) -> None:
+        """A run that ends has brought its last cursor along. The next attempt goes on from it."""
+        work = run.work
+        if cursor and cursor != work.cursor:
+            progress = run.progress, run.progress_message
+            self.emit(ev.RunProgressed(self.now, work.key, run.number, *progress, cursor))
 
     # A run failed: the work is tried again, or it failed too
 

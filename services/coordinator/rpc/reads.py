@@ -29,6 +29,7 @@ _LIMIT_MAX: Final = 1_000
 
 class Reads(StoredEvents, Protocol):
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
+    async def running_nodes(self, execution_ids: Sequence[str]) -> Mapping[str, Sequence[str]]: ...
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
     async def list_executions(self, request: pb.ListExecutionsRequest) -> list[Row]: ...
     async def list_approvals(self, request: pb.ListApprovalsRequest, after: tuple[str, int]) -> list[Row]: ...
@@ -63,7 +64,13 @@ class ReadServicer(ReadServiceServicer):
             raise Refusal("INVALID_REQUEST", f"a request has at most {_IDS_MAX} ids")
         ids = [each for each in request.execution_ids if is_execution_id(each)]
         rows = await self._reads.executions(ids) if ids else []
-        return pb.GetExecutionsResponse(executions=[execution_record(row) for row in rows])
+        return pb.GetExecutionsResponse(executions=[execution_record(row) for row in await self._with_running(rows)])
+
+    async def _with_running(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows, each of which has a summary: an execution that goes on names its running nodes."""
+        going = [row["execution_id"] for row in rows if row["summary"] is None]
+        running = await self._reads.running_nodes(going) if going else {}
+        return [{**row, "summary": row["summary"] or {"running": running.get(row["execution_id"], ())}} for row in rows]
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Any) -> pb.ListExecutionsResponse:
         _id(request.from_execution_id)

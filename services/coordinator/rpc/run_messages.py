@@ -26,6 +26,7 @@ from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX,
 from services.coordinator.core.run_ids import run_id, split_run_id
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
+from services.coordinator.core.workflow_state import seen_state
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 _CLASSES: Final[Mapping[int, ErrorClass]] = {
@@ -73,11 +74,12 @@ def run_grant(
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if work.is_templated:
         # Only templates read these.
-        message.state = execution.definition.initial_state
+        message.state = seen_state(execution, node)
         if effect.item is not None:
             message.item = effect.item
         if node.until and not run.is_rendering:
             message.until = node.until
+        _put_facts(message, execution, effect)
         _put_data(message, execution, effect.outputs)
     if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)
@@ -110,6 +112,17 @@ def _put_overrides(message: pb.RunGrant, work: Work) -> None:
         message.input_overrides = work.overrides
     else:
         message.inputs = orjson.dumps(orjson.loads(work.node.inputs) | orjson.loads(work.overrides))
+
+
+def _put_facts(message: pb.RunGrant, execution: Execution, effect: GrantRun) -> None:
+    for node in effect.without_output:
+        shown = message.without_output[node.id]
+        shown.state = node.state
+        if node.error is not None:
+            shown.error_type, shown.error_message = node.error.type, node.error.message
+    if effect.run.work.node.reads_execution:
+        message.workflow_version = execution.origin.version
+        put_micros(message.execution_create_time, execution.origin.create_time)
 
 
 def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:
@@ -178,12 +191,10 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
         # An unknown class counts as transient, which loses the least.
         error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
         error = Error(error_class, failed.type[:ERROR_TYPE_MAX], failed.message[:ERROR_MESSAGE_MAX])
-        return _failure(report, number, error, micros_of(failed.retry_after))
+        return _failure(report, number, error, micros_of(failed.retry_after), _usable(failed.cursor))
     if outcome == "released":
         reason = release_reason(report.released.reason)
-        may_have_begun, cursor = report.released.may_have_begun, report.released.cursor
-        # An unusable cursor must not replace a usable one.
-        cursor = cursor if is_cursor(cursor) else b""
+        may_have_begun, cursor = report.released.may_have_begun, _usable(report.released.cursor)
         return Release(number, epoch, reason, may_have_begun, cursor, instance_id=instance_id)
     if outcome == "stopped":
         start, end = micros_of(report.start_time), micros_of(report.end_time)
@@ -201,10 +212,21 @@ def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure
     return ReportSuccess(number, report.head.epoch, output=output, branch=done.branch, **_facts(report))
 
 
-def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span) -> ReportFailure:
+def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span, cursor: bytes = b"") -> ReportFailure:
     return ReportFailure(
-        number, report.head.epoch, error=error, random=random.random(), retry_after=retry_after, **_facts(report)
+        number,
+        report.head.epoch,
+        error=error,
+        random=random.random(),
+        retry_after=retry_after,
+        cursor=cursor,
+        **_facts(report),
     )
+
+
+def _usable(cursor: bytes) -> bytes:
+    """The cursor, or nothing: an unusable one must not replace a usable one."""
+    return cursor if is_cursor(cursor) else b""
 
 
 def _facts(report: pb.RunReport) -> dict[str, Any]:

@@ -43,6 +43,15 @@ _RUN_OUTPUT: Final = """
 SELECT e.workspace, r.state, r.output, r.output_key, r.output_sha256, r.output_bytes
 FROM runs r JOIN executions e USING (execution_id) WHERE r.execution_id = %s AND r.number = %s
 """
+# A node has one row under way at most, except the items of a loop.
+_RUNNING: Final = """
+SELECT asked.execution_id::text, running.node
+FROM unnest(%s::uuid[]) AS asked (execution_id), LATERAL (
+    SELECT DISTINCT r.node FROM runs r
+    WHERE r.execution_id = asked.execution_id AND r.state IN ('LEASED', 'RUNNING') ORDER BY r.node LIMIT %s
+) running
+"""
+_RUNNING_MAX: Final = 100
 _STORED_OUTPUT: Final = """
 SELECT output_key, output_sha256, output_bytes FROM runs WHERE execution_id = %s AND output_key = %s LIMIT 1
 """
@@ -76,6 +85,13 @@ class PostgresReads:
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]:
         rows = await self._database.fetch(_EXECUTIONS, (uuid_array(execution_ids),))
         return [dict(zip(EXECUTION_READ, row, strict=True)) for row in rows]
+
+    async def running_nodes(self, execution_ids: Sequence[str]) -> Mapping[str, list[str]]:
+        """The nodes that are under way, by execution, at most 100 of each."""
+        running: dict[str, list[str]] = {}
+        for execution_id, node in await self._database.fetch(_RUNNING, (uuid_array(execution_ids), _RUNNING_MAX)):
+            running.setdefault(execution_id, []).append(node)
+        return running
 
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         rows = await self._database.fetch(_STANDINGS, (uuid_array(execution_ids),))

@@ -260,13 +260,17 @@ def _deadline(job: Job) -> datetime:
 
 def bytes_of_data(job: Job) -> int:
     """The size of everything that the templates of the job can see."""
-    data = (job.execution_input, job.state, job.item, *job.outputs.values())
+    data = (job.execution_input, job.state, job.item, *job.outputs.values(), *job.without_output.values())
     return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
 def scope_of(job: Job) -> dict[str, Any]:
     """What templates see besides the data."""
-    scope: dict[str, Any] = {"execution": {"id": job.execution_id, "workflow": job.workflow}, "nodes": {}}
+    execution: dict[str, Any] = {"id": job.execution_id, "workflow": job.workflow}
+    if job.version:
+        execution |= {"version": job.version, "create_time": job.create_time}
+    nodes = {node: {"state": "SUCCESS", "error": None} for node in job.outputs}
+    scope: dict[str, Any] = {"execution": execution, "nodes": nodes}
     return scope | {"index": job.iteration - 1} if job.iteration else scope
 
 
@@ -278,6 +282,8 @@ def data_of(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], byte
         data["item",] = job.item
     for node, value in job.outputs.items():
         data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
+    for node, value in job.without_output.items():
+        data["nodes", node] = value
     return data
 
 

@@ -51,8 +51,9 @@ class RunReports:
         if attempt is None:
             ended = Ended(job, outcome, start_ns, end_ns)
         else:
-            hashes = attempt.inputs_hash, attempt.config_hash
-            ended = Ended(job, outcome, start_ns, end_ns, *hashes, clamp_cost(attempt.context.cost_tokens))
+            hashes, context = (attempt.inputs_hash, attempt.config_hash), attempt.context
+            cursor = context.told_cursor if isinstance(outcome, Failure) else b""
+            ended = Ended(job, outcome, start_ns, end_ns, *hashes, clamp_cost(context.cost_tokens), cursor)
         try:
             self._report(ended)
         except Exception as error:  # noqa: BLE001 - an outcome that cannot be encoded must not leave the run unreported

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.runner.core.failures import Failure
@@ -82,6 +82,11 @@ class Job:
     places_max: int = 0
     # The permission to end this run, for whoever else finishes the work. Empty: the module cannot hand its work out.
     completion_token: str = ""
+    # The nodes without an output that the templates read, each as the JSON that templates see of it.
+    without_output: Mapping[str, bytes] = field(default_factory=dict)
+    # What templates see as `execution` beside its id and its workflow. Empty: no template reads it.
+    version: int = 0
+    create_time: str = ""
 
     @property
     def lease(self) -> RunLease:
@@ -132,6 +137,8 @@ class Ended:
     inputs_hash: bytes = b""
     config_hash: bytes = b""
     cost_tokens: int = 0
+    # The last cursor of an attempt that failed; empty when there is none.
+    cursor: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from services.coordinator.core.values import Error, ErrorClass, OutputRef, Relea
 from tests.support.story import Story
 
 WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
-MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered", "for_each@1", "for_each@1", "repeat@1"]
+MODULES = ["noop@1"] * 3 + ["join@1", "sleep@1", "rendered", "for_each@1", "for_each@1", "repeat@1", "state.set@1"]
 # What every work reports: an output for anybody, and also the config of a control node that was to be rendered.
 OUTPUT = b'{"duration":"3s","items":[1,2,3],"maxParallel":2,"maxIterations":3,"delay":"2s"}'
 KEPT = OutputRef("k", "0" * 64, 300_000)
@@ -68,6 +68,8 @@ def _node(draw, number):
     node: dict[str, Any] = {"id": f"n{number}", "module": module, "retry": {"attempts": draw(st.integers(1, 3))}}
     if module in ("sleep@1", "rendered"):
         node |= {"module": "sleep@1", "config": {"duration": "5s" if module == "sleep@1" else "{{ 5 }}s"}}
+    elif module == "state.set@1":
+        node["inputs"] = {"key": draw(st.integers(0, 1)), f"n{number}": "{{ 7 }}" if draw(st.booleans()) else 7}
     elif module == "for_each@1":
         node["config"] = {
             "items": draw(st.one_of(st.lists(st.integers(0, 9), max_size=5), st.just("{{ input.ids }}"))),
@@ -263,7 +265,8 @@ class Fortune(RuleBasedStateMachine):
 def _assert_in_order(story, event):
     """The output of a loop over a list has one place for each item, in their order."""
     execution = story.execution
-    items = [work for key, work in execution.work.items() if key[0] == event.key.node and key.iteration]
+    loop = event.key
+    items = [work for key, work in execution.work.items() if key == loop._replace(iteration=key.iteration or -1)]
     if event.key.iteration or not items or execution.definition.nodes[event.key.node].module != "for_each@1":
         return
     assert all(work.state.value in ("SUCCEEDED", "FAILED") for work in items)

@@ -16,6 +16,8 @@ def apply_consequences(execution: Execution, work: Work, then: ev.Consequences) 
         target.unresolved -= 1
         if resolution == _TAKEN:
             target.taken += 1
+            if target.node.begins_on_one_path and target.begun_by is None:
+                target.begun_by = work.node.id
         elif resolution == _BLOCKED:
             target.blocked += 1
     release_targets(execution, then)

@@ -295,7 +295,9 @@ class Execution(_message.Message):
 
     @_typing.final
     class Summary(_message.Message):
-        """The ids of the nodes, by their outcome."""
+        """The ids of the nodes. In a final execution, each node is in exactly one of succeeded, failed, skipped, blocked and
+        cancelled. Before, only `running` is set.
+        """
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -303,6 +305,8 @@ class Execution(_message.Message):
         FAILED_FIELD_NUMBER: _builtins.int
         SKIPPED_FIELD_NUMBER: _builtins.int
         BLOCKED_FIELD_NUMBER: _builtins.int
+        CANCELLED_FIELD_NUMBER: _builtins.int
+        RUNNING_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def succeeded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
         @_builtins.property
@@ -311,7 +315,17 @@ class Execution(_message.Message):
         def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
         @_builtins.property
         def blocked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Blocked by a failure, never begun, or stopped because the execution ended."""
+            """Held up by a failure that nothing handled."""
+
+        @_builtins.property
+        def cancelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Stopped or never begun, because the execution was ended first."""
+
+        @_builtins.property
+        def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """The nodes that are under way: a runner has them, or they wait for what their module waits for. At most 100 of them,
+            and absent in lists. A node that waits for a runner or for its next attempt is not here.
+            """
 
         def __init__(
             self,
@@ -320,10 +334,12 @@ class Execution(_message.Message):
             failed: _abc.Iterable[_builtins.str] | None = ...,
             skipped: _abc.Iterable[_builtins.str] | None = ...,
             blocked: _abc.Iterable[_builtins.str] | None = ...,
+            cancelled: _abc.Iterable[_builtins.str] | None = ...,
+            running: _abc.Iterable[_builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "failed", b"failed", "skipped", b"skipped", "succeeded", b"succeeded"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "cancelled", b"cancelled", "failed", b"failed", "running", b"running", "skipped", b"skipped", "succeeded", b"succeeded"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

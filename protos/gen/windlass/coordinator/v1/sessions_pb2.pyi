@@ -251,6 +251,27 @@ class RunGrant(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class WithoutOutputEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___NodeWithoutOutput: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___NodeWithoutOutput | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     LEASE_FIELD_NUMBER: _builtins.int
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     WORKSPACE_FIELD_NUMBER: _builtins.int
@@ -282,6 +303,9 @@ class RunGrant(_message.Message):
     PLACES_MAX_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKEN_FIELD_NUMBER: _builtins.int
     INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
+    WITHOUT_OUTPUT_FIELD_NUMBER: _builtins.int
+    WORKFLOW_VERSION_FIELD_NUMBER: _builtins.int
+    EXECUTION_CREATE_TIME_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -352,13 +376,17 @@ class RunGrant(_message.Message):
     """A JSON object that is laid over the inputs once they are rendered: each of its members replaces that of the inputs.
     Empty if has_templates is false: the inputs then have it already.
     """
+    workflow_version: _builtins.int
+    """Templates see them as `execution.version` and `execution.create_time`. Absent if no template reads `execution`."""
     @_builtins.property
     def lease(self) -> _session_pb2.Lease:
         """lease_id is the run id: "<execution id>.<n>"."""
 
     @_builtins.property
     def outputs(self) -> _containers.MessageMap[_builtins.str, Global___Output]:
-        """The outputs by node id. Only the nodes that the templates read are here. Empty if has_templates is false."""
+        """The outputs by node id. Only the nodes that the templates read are here. Templates see the `state` of these nodes as
+        SUCCESS and their `error` as null. Empty if has_templates is false.
+        """
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -385,6 +413,14 @@ class RunGrant(_message.Message):
         256 KiB together: the reference to the JSON object {"config": {…}, "inputs": {…}}.
         """
 
+    @_builtins.property
+    def without_output(self) -> _containers.MessageMap[_builtins.str, Global___NodeWithoutOutput]:
+        """The nodes that the templates read and that have no output, by id. Templates see their `output` as null. Empty if
+        has_templates is false.
+        """
+
+    @_builtins.property
+    def execution_create_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -419,14 +455,48 @@ class RunGrant(_message.Message):
         places_max: _builtins.int = ...,
         completion_token: _builtins.str = ...,
         input_overrides: _builtins.bytes = ...,
+        without_output: _abc.Mapping[_builtins.str, Global___NodeWithoutOutput] | None = ...,
+        workflow_version: _builtins.int = ...,
+        execution_create_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_create_time", b"execution_create_time", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_create_time", b"execution_create_time", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "without_output", b"without_output", "workflow", b"workflow", "workflow_version", b"workflow_version", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunGrant: _TypeAlias = RunGrant  # noqa: Y015
+
+@_typing.final
+class NodeWithoutOutput(_message.Message):
+    """A node that failed, was passed over, or has not ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ERROR_TYPE_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """FAILED, SKIPPED (no edge to it was taken), BLOCKED (it needed the success of a node that failed), CANCELLED, or
+    PENDING (it has not ended: another branch was faster, and a join with ANY went on).
+    """
+    error_type: _builtins.str
+    """Set if it FAILED: its last error. A long message may be cut off."""
+    error_message: _builtins.str
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        error_type: _builtins.str = ...,
+        error_message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_message", b"error_message", "error_type", b"error_type", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeWithoutOutput: _TypeAlias = NodeWithoutOutput  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):
@@ -534,10 +604,15 @@ class RunReport(_message.Message):
         TYPE_FIELD_NUMBER: _builtins.int
         MESSAGE_FIELD_NUMBER: _builtins.int
         RETRY_AFTER_FIELD_NUMBER: _builtins.int
+        CURSOR_FIELD_NUMBER: _builtins.int
         type: _builtins.str
         """UPPER_SNAKE, or the name of the exception. At most 256 characters; the rest is cut off."""
         message: _builtins.str
         """For people, at most 8,192 characters; the rest is cut off."""
+        cursor: _builtins.bytes
+        """The last cursor, as in RunProgress; the next attempt is given it. Empty, or unusable: the one that was sent with the
+        last progress.
+        """
         @_builtins.property
         def retry_after(self) -> _duration_pb2.Duration:
             """The next attempt is not made before this time has passed (Retry-After). Absent: the retry policy alone decides."""
@@ -548,10 +623,11 @@ class RunReport(_message.Message):
             type: _builtins.str = ...,
             message: _builtins.str = ...,
             retry_after: _duration_pb2.Duration | None = ...,
+            cursor: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "message", b"message", "retry_after", b"retry_after", "type", b"type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "cursor", b"cursor", "message", b"message", "retry_after", b"retry_after", "type", b"type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
