@@ -9,7 +9,14 @@ exists is never written again, so a story may follow the code while its journal 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
-from services.coordinator.core.commands import ReportProgress, ReportStarted, ReportStopped, ReportSuccess
+from services.coordinator.core.commands import (
+    HeldWork,
+    HoldBack,
+    ReportProgress,
+    ReportStarted,
+    ReportStopped,
+    ReportSuccess,
+)
 from services.coordinator.core.events import Event
 from services.coordinator.core.values import ErrorClass, OutputRef, ReleaseReason
 from services.coordinator.store.codec import encode_event, seal
@@ -100,6 +107,23 @@ def _rendered_elsewhere(story: Story) -> None:
     story.succeed("a")
 
 
+def _held_back(story: Story) -> None:
+    story.start()
+    story.assign("call")
+    story.hold_back("call", "crm", story.now + 30_000_000)
+    story.when(HoldBack([HeldWork(story.work("fetch").key, "http.request@1 example.org:443", story.now + 30_000_000)]))
+    story.adopt(epoch=2)
+    story.later(30)
+    story.let_through("call", is_probe=True)
+    story.do("call")
+    story.let_through("fetch")
+    story.assign("fetch")
+    story.fail("fetch", ErrorClass.TRANSIENT)
+    story.wake()
+    story.when(HoldBack([HeldWork(story.work("fetch").key, "http.request@1 example.org:443", story.now + 60_000_000)]))
+    story.wake()
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -148,6 +172,15 @@ STORIES = {
     "join": Scene(
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
+    ),
+    "held_back": Scene(
+        {
+            "nodes": [
+                node("call", "x.y@1"),
+                node("fetch", "http.request@1", config={"url": "https://example.org/"}, retry={"budget": "100s"}),
+            ]
+        },
+        _held_back,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "sleep": Scene(

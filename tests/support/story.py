@@ -15,9 +15,11 @@ from services.coordinator.core.commands import (
     AssignedRun,
     Cancel,
     Command,
+    LetThrough,
     LoseRunner,
     Release,
     ReportFailure,
+    ReportHeldBack,
     ReportSuccess,
     Start,
     Tick,
@@ -185,6 +187,14 @@ class Story:
         run = self.run(id)
         return self.when(Release(run.number, run.epoch, reason, may_have_begun))
 
+    def hold_back(self, id: str, target: str = "crm", until: int = 0) -> Any:
+        """The runner of the node hands its run back, because the circuit of the target is open."""
+        run = self.run(id)
+        return self.when(ReportHeldBack(run.number, run.epoch, target, until))
+
+    def let_through(self, *ids: str, is_probe: bool = False) -> Any:
+        return self.when(LetThrough([self.work(id).key for id in ids], is_probe))
+
     def cancel(self) -> Any:
         return self.when(Cancel("m1", "enough", "ann"))
 
@@ -264,8 +274,12 @@ def _check_counts(execution: Execution) -> None:
     assert len(execution.live) == states.count(WorkState.LIVE)
     assert len(execution.waits) == states.count(WorkState.WAITING)
     assert len(execution.backoffs) == states.count(WorkState.BACKOFF)
-    going = len(execution.ready) + len(execution.live) + len(execution.waits) + len(execution.backoffs)
+    assert len(execution.held_back) == states.count(WorkState.HELD_BACK)
+    waiting = len(execution.waits) + len(execution.backoffs) + len(execution.held_back)
+    going = len(execution.ready) + len(execution.live) + waiting
     assert execution.is_final == (going == 0), "it stands still"
     if going and not execution.live and not execution.ready:
         has_message_wait = any(not wait.due for wait in execution.waits.values())
-        assert execution.next_wake() or has_message_wait, "nothing would ever wake it"
+        # Whoever holds an execution looks at the circuits that its work waits for (app/circuits.py).
+        is_woken = has_message_wait or execution.held_back
+        assert execution.next_wake() or is_woken, "nothing would ever wake it"

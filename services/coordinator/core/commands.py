@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Error, Instant, Origin, ReleaseReason, Span, Value
+from services.coordinator.core.values import Error, Instant, Origin, ReleaseReason, Span, Value, WorkKey
 
 
 @dataclass(slots=True)
@@ -82,6 +82,19 @@ class ReportOfEnd(ReportOfRun):
     inputs_hash: bytes = field(default=b"", kw_only=True)
     config_hash: bytes = field(default=b"", kw_only=True)
     cost_tokens: int = field(default=0, kw_only=True)
+    # What the work called, "" if it names nothing. The core does not look at it: outcomes of targets are counted
+    # outside, where all coordinators share them (circuits.py).
+    target: str = field(default="", kw_only=True)
+
+
+@dataclass(slots=True)
+class ReportHeldBack(ReportOfRun):
+    """A runner did not call the target of the work, because it was told that its circuit is open."""
+
+    # As its module names it.
+    target: str
+    # When the circuit may let the work through.
+    until: Instant = 0
 
 
 @dataclass(slots=True)
@@ -126,6 +139,29 @@ class Release(ReportOfRun):
 
 
 @dataclass(slots=True)
+class HeldWork:
+    key: WorkKey
+    target: str
+    until: Instant
+
+
+@dataclass(slots=True)
+class HoldBack:
+    """The circuits of these targets are open: their work is not to be given to a runner, and waits until then."""
+
+    works: Sequence[HeldWork]
+
+
+@dataclass(slots=True)
+class LetThrough:
+    """The circuit of their target lets the work of these keys through."""
+
+    keys: Sequence[WorkKey]
+    # It is half open, and each of them has a permit.
+    is_probe: bool = False
+
+
+@dataclass(slots=True)
 class LoseRunner:
     """A runner instance is gone. Its idempotent work may be granted again at once, the rest after the full term."""
 
@@ -144,4 +180,5 @@ class Tick:
 
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt
+_OfCircuits: TypeAlias = ReportHeldBack | HoldBack | LetThrough
+Command: TypeAlias = _Reports | _OfCircuits | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt

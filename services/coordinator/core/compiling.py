@@ -17,6 +17,7 @@ from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
 from windlass.definition.config_schemas import RAW_MEMBERS
 from windlass.definition.durations import parse_duration
 from windlass.definition.modules import RENDERER
+from windlass.definition.targets import HTTP_REQUEST, http_target
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
@@ -90,7 +91,15 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
         references=seen.by_node(node_id) if has_templates else (),
+        target=_target(module, item.get("config") or {}),
     )
+
+
+def _target(module: str, config: Document) -> str:
+    """What the node calls, if no template says so."""
+    url = config.get("url") if module == HTTP_REQUEST else None
+    name = http_target(url) if isinstance(url, str) and not is_template(url) else ""
+    return f"{module} {name}" if name else ""
 
 
 def _targets(edges: Sequence[Edge]) -> tuple[tuple[str, tuple[int, ...]], ...]:

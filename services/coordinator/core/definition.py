@@ -68,6 +68,8 @@ class Node:
     is_failure_handled: bool = False
     # The nodes whose outputs the templates see.
     references: tuple[str, ...] = ()
+    # What it calls, like "http.request@1 example.org:443", if the definition alone says so. "": its runner finds out.
+    target: str = ""
 
     @property
     def runner_module(self) -> str:

@@ -79,6 +79,8 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.WaitEnded()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.WorkHeldBack()
+            | ev.WorkLetThrough()
         ):
             return ()
         case _:
@@ -110,6 +112,10 @@ def parking(execution: Execution, now: Instant) -> Instant | None:
     if not execution.only_waits or execution.is_final or execution.stop is not None:
         return None
     wake_time = execution.next_wake()
+    if execution.held_back:
+        # Nobody sends a message when a circuit closes, so an execution that waits for one looks by itself.
+        look_time = min(hold.until for hold in execution.held_back.values())
+        wake_time = min(wake_time or look_time, look_time) or now
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
 
 

@@ -14,6 +14,9 @@ The life of work that a runner does:
                      │  └──lost, released─┤
                      └───BackoffEnded── BACKOFF ◄──RunFailed with a retry time
 
+Work whose target must not be called now goes from READY or LIVE to HELD_BACK, and back to READY when the circuit of
+the target lets it through (circuits.py).
+
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
 BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
 is ended first, work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
@@ -51,6 +54,7 @@ class WorkState(Enum):
     BACKOFF = "BACKOFF"
     BEGUN = "BEGUN"
     WAITING = "WAITING"
+    HELD_BACK = "HELD_BACK"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -172,6 +176,20 @@ class Wait:
     timer: int = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class CircuitHold:
+    """Work that waits for the circuit of its target, or was let through by it."""
+
+    work: Work
+    target: str
+    # The circuit is not expected to let the work through before.
+    until: Instant
+    # The order of the timer that ends the wait with a failure. 0: the wait is over, or lasts as long as it takes.
+    timer: int = 0
+    # It was let through with a permit of a half-open circuit, and its attempt has no outcome yet.
+    is_probe: bool = False
+
+
 class TimerKind(Enum):
     BACKOFF = "BACKOFF"
     WAIT = "WAIT"
@@ -181,9 +199,11 @@ class TimerKind(Enum):
     DEADLINE = "DEADLINE"
     # Runners that were told to stop are no longer waited for.
     ANSWER = "ANSWER"
+    # The retry budget of work that is held back is over.
+    GIVE_UP = "GIVE_UP"
 
 
-Subject: TypeAlias = Work | Run | Wait
+Subject: TypeAlias = Work | Run | Wait | CircuitHold
 
 
 class Timer(NamedTuple):
@@ -235,6 +255,10 @@ class Execution:
     live: dict[int, Run] = field(default_factory=dict)
     backoffs: dict[WorkKey, Work] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
+    # Work that waits for the circuit of its target, in the order in which it began to wait; and work that was let
+    # through, whose target is known therefore.
+    held_back: dict[WorkKey, CircuitHold] = field(default_factory=dict)
+    let_through: dict[WorkKey, CircuitHold] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
     # empty when a decision is complete.
     to_begin: deque[Work] = field(default_factory=deque)
@@ -261,12 +285,13 @@ class Execution:
     @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
-        return bool(self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over)
+        is_active = self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over
+        return bool(is_active or self.held_back)
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
-        return not self.live and not self.ready and bool(self.waits or self.backoffs)
+        return not self.live and not self.ready and bool(self.waits or self.backoffs or self.held_back)
 
     @property
     def state(self) -> ExecutionState:
@@ -307,7 +332,7 @@ def is_stale(execution: Execution, timer: Timer) -> bool:
     if timer.subject is not None and timer.subject.timer != timer.order:
         return True
     match timer.kind:
-        case TimerKind.BACKOFF | TimerKind.WAIT:
+        case TimerKind.BACKOFF | TimerKind.WAIT | TimerKind.GIVE_UP:
             return False
         case TimerKind.BACKSTOP | TimerKind.DEADLINE:
             return execution.stop is not None

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import graph, lifetime, runs, waits
+from services.coordinator.core.fold import circuits, graph, lifetime, runs, waits
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import RunState
 
@@ -71,6 +71,10 @@ def apply(execution: Execution, event: ev.Event) -> None:
             graph.apply_consequences(execution, graph.passed_over(execution, event.key), event.then)
         case ev.OutputRequested():
             graph.make_ready(execution, execution.work_of(event.key))
+        case ev.WorkHeldBack():
+            circuits.work_held_back(execution, event)
+        case ev.WorkLetThrough():
+            circuits.work_let_through(execution, event)
         case ev.StopOrdered():
             lifetime.stop_ordered(execution, event)
         case _:

@@ -2,7 +2,7 @@
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick
+    timing      Tick                             circuits   ReportHeldBack, HoldBack, LetThrough
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -13,7 +13,7 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import leasing, reporting, starting, stopping, timing
+from services.coordinator.core.handlers import circuits, leasing, reporting, starting, stopping, timing
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -31,6 +31,9 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.ReportStopped: reporting.report_stopped,
     commands.Cancel: stopping.cancel,
     commands.Tick: timing.tick,
+    commands.ReportHeldBack: circuits.report_held_back,
+    commands.HoldBack: circuits.hold_back,
+    commands.LetThrough: circuits.let_through,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"
 

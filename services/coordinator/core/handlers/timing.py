@@ -6,8 +6,9 @@ from services.coordinator.core.commands import ReportOfEnd, Tick
 from services.coordinator.core.controls import end_wait
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.events import BackoffEnded, RunCancelled, WaitOutcome
+from services.coordinator.core.handlers.circuits import give_up
 from services.coordinator.core.handlers.stopping import order_timeout
-from services.coordinator.core.state import Run, Timer, TimerKind, Wait, Work
+from services.coordinator.core.state import CircuitHold, Run, Timer, TimerKind, Wait, Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import SECOND, Error, ErrorClass
 
@@ -36,6 +37,9 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
         case TimerKind.ANSWER:
             for run in list(turn.execution.live.values()):
                 turn.emit(RunCancelled(turn.now, run.work.key, run.number, 0, 0, False))
+        case TimerKind.GIVE_UP:
+            assert isinstance(subject, CircuitHold)
+            give_up(turn, subject)
         case _:
             assert_never(timer.kind)
 
