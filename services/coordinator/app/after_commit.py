@@ -21,6 +21,7 @@ from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, histogram
+from services.coordinator.app.circuits import Circuits
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
@@ -37,8 +38,8 @@ _RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
 _US: Final = 1_000_000
 
 # Makes the grant that hands a run to its runner. It is given the effect key of the work, and the places of the runner
-# that are no reserve.
-RunGrant = Callable[[Execution, GrantRun, str, int, Instant], Grant]
+# that are no reserve, and the targets that the run must not call.
+RunGrant = Callable[[Execution, GrantRun, str, int, Instant, Sequence[str]], Grant]
 
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
 _late = counter("coordinator_late_reports_total", "Reports refused because their lease had ended.")
@@ -76,6 +77,7 @@ class AfterCommit:
         run_grant: RunGrant,
         dispatch: Dispatch,
         watchers: Watchers,
+        circuits: Circuits,
         clock: Clock,
     ) -> None:
         self._executions = executions
@@ -83,6 +85,7 @@ class AfterCommit:
         self._run_grant = run_grant
         self._dispatch = dispatch
         self._watchers = watchers
+        self._circuits = circuits
         self._clock = clock
 
     def run(self, batch: Sequence[PendingAppend]) -> None:
@@ -139,8 +142,9 @@ class AfterCommit:
                     number = effect.run.number
                     # The grant is made before its place is taken, so that the place can be given back if this raises.
                     session = pending.places[number]
-                    key = pending.effect_keys[number]
-                    out.grants[session].append(self._run_grant(execution, effect, key, session.data.places_max, now))
+                    key, places_max = pending.effect_keys[number], session.data.places_max
+                    closed_off = self._circuits.open_names(execution, effect.run) if self._circuits.has_open else ()
+                    out.grants[session].append(self._run_grant(execution, effect, key, places_max, now, closed_off))
                     del pending.places[number]
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
                 case StopRun():
@@ -156,6 +160,8 @@ class AfterCommit:
                 case _:
                     assert_never(effect)
         self.give_back_places(pending)
+        if pending.outcomes:
+            self._circuits.note(pending.owned, pending.outcomes)
         if pending.is_adoption:
             self._claim(pending.owned)
 
@@ -207,11 +213,14 @@ class AfterCommit:
         if execution.is_final:
             self._executions.drop(owned)
             return
+        if execution.held_back or execution.let_through:
+            self._circuits.follow(owned)
         wake_time = parking(execution, now)
         if wake_time is None:
             self._executions.timers.set(owned, execution.next_wake())
             return
         _parked.inc()
+        self._circuits.parked(execution)
         self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=wake_time, seen=owned.message_ids)
         pending.has_left = True
         self._executions.drop(owned)

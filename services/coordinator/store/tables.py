@@ -69,4 +69,15 @@ runs: Final = Table(
     postgresql_partition_by="RANGE (execution_id)",
 )
 
+circuits: Final = Table(
+    "circuits",
+    metadata,
+    *key(Text, "workspace target"),
+    *needed(Text, "state"),
+    *needed(BigInteger, "generation"),
+    *needed(Integer, "openings probes_answered"),
+    *needed(JSONB, "outcomes permits waiting"),
+    *optional(TIME, "open_time retry_time last_failure_time"),
+)
+
 runner_sessions: Final = session_table("runner_sessions", metadata)
