@@ -51,7 +51,8 @@ class RunReports:
             ended = Ended(job, outcome, start_ns, end_ns)
         else:
             hashes = attempt.inputs_hash, attempt.config_hash
-            ended = Ended(job, outcome, start_ns, end_ns, *hashes, clamp_cost(attempt.context.cost_tokens))
+            context = attempt.context
+            ended = Ended(job, outcome, start_ns, end_ns, *hashes, clamp_cost(context.cost_tokens), context.called)
         try:
             self._report(ended)
         except Exception as error:  # noqa: BLE001 - an outcome that cannot be encoded must not leave the run unreported

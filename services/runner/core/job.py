@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,6 +72,8 @@ class Job:
     is_render_all: bool = False
     # While a run of this workspace is going, the job begins only when fewer runs than this are going. 0: always.
     places_max: int = 0
+    # The targets of its module that must not be called.
+    open_targets: Collection[str] = ()
 
     @property
     def lease(self) -> RunLease:
@@ -117,6 +119,8 @@ class Ended:
     inputs_hash: bytes = b""
     config_hash: bytes = b""
     cost_tokens: int = 0
+    # What the module called, or did not call because its circuit is open; empty when it names nothing.
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
