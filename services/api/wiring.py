@@ -18,6 +18,7 @@ from services.api.app.startables import Startables
 from services.api.app.starts import Starter
 from services.api.app.watching import EventWatcher
 from services.api.config import ApiSettings
+from services.api.peers.circuits import CoordinatorCircuits
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dispatchers import DispatcherQueue
 from services.api.peers.enqueue_streams import EnqueueStreams
@@ -25,12 +26,13 @@ from services.api.peers.limits import LimitsConfigurer
 from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.allowed_callers import RULES
+from services.api.rpc.circuits import CircuitServicer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
 from services.api.rpc.workspaces import ApiKeyServicer, WorkspaceServicer
-from services.api.store.audit import CHANNEL, forget
+from services.api.store.audit import CHANNEL, PostgresAudit, forget
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
@@ -47,7 +49,13 @@ from services.chassis.process.lifecycle import Loops, Steps
 from services.chassis.process.retention import Retention
 from services.chassis.process.service import run_service
 from services.chassis.telemetry.tracing import Sampler
-from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
+from windlass.api.v1 import (
+    circuits_pb2_grpc,
+    executions_pb2_grpc,
+    runs_pb2_grpc,
+    workflows_pb2_grpc,
+    workspaces_pb2_grpc,
+)
 from windlass.catalog.v1 import catalog_pb2_grpc
 
 SERVICE: Final = "api"
@@ -133,9 +141,11 @@ class ApiService:
         workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)
         runs = RunServicer(self._executions, self._reads)
+        circuits = CircuitServicer(CoordinatorCircuits(self._coordinators), PostgresAudit(self._database), self._clock)
         workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(workflows, server)
         executions_pb2_grpc.add_ExecutionServiceServicer_to_server(executions, server)
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
+        circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)
         catalog = CatalogServicer(self._workflows, authenticator)

@@ -26,6 +26,7 @@ OUTPUT_SECONDS_MAX: Final = 300.0
 _WORKFLOWS: Final = "/windlass.api.v1.WorkflowService"
 _EXECUTIONS: Final = "/windlass.api.v1.ExecutionService"
 _RUNS: Final = "/windlass.api.v1.RunService"
+_CIRCUITS: Final = "/windlass.api.v1.CircuitService"
 _WORKSPACES: Final = "/windlass.api.v1.WorkspaceService"
 _KEYS: Final = "/windlass.api.v1.ApiKeyService"
 _CATALOG: Final = "/windlass.catalog.v1.CatalogService"
@@ -48,6 +49,10 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
+    f"{_CIRCUITS}/ListCircuits": READ,
+    f"{_CIRCUITS}/GetCircuit": READ,
+    f"{_CIRCUITS}/ResetCircuit": WRITE,
+    f"{_CIRCUITS}/OpenCircuit": WRITE,
     f"{_WORKSPACES}/CreateWorkspace": SYSTEM,
     f"{_WORKSPACES}/GetWorkspace": SYSTEM,
     f"{_WORKSPACES}/ListWorkspaces": SYSTEM,

@@ -6,10 +6,10 @@ import pytest
 
 from services.api.rpc.allowed_callers import RULES
 from services.chassis.identity.callers import CallerKind, Identity
-from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import circuits_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.catalog.v1 import catalog_pb2
 
-FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2, catalog_pb2)
+FILES = (circuits_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2, catalog_pb2)
 METHODS = sorted(
     f"/{service.full_name}/{method.name}"
     for file in FILES
@@ -41,6 +41,8 @@ MEMBERS = {
     "Start": WRITERS,
     "BatchStart": WRITERS,
     "Cancel": WRITERS,
+    "Reset": WRITERS,
+    "Open": WRITERS,
 }
 
 
