@@ -1,5 +1,6 @@
 """The answer of each RPC that changes something is lost after the commit. The repeat gets the same answer."""
 
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from google.protobuf.message import Message
 from tests.support.api import METHODS, method_on
 from tests.support.proxy import answer_lost
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import executions_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import circuits_pb2, executions_pb2, workflows_pb2, workspaces_pb2
 
 CALL_SECONDS = 10.0
 # These fields depend on the moment of the answer, not on the change.
-_MOMENTARY = {"existing", "updateTime", "change"}
+_MOMENTARY = {"existing", "updateTime", "change", "windowStartTime"}
 # An execution goes on between two answers, but these fields stay.
 _LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
 _READING = ("Get", "List", "Watch", "Validate")
@@ -157,10 +158,23 @@ async def _revoke(calls: Calls) -> workspaces_pb2.RevokeApiKeyRequest:
     return workspaces_pb2.RevokeApiKeyRequest(key_id=made.api_key.key_id)
 
 
+async def _open(_calls: Calls) -> circuits_pb2.OpenCircuitRequest:
+    request = circuits_pb2.OpenCircuitRequest(target=f"x.y@1 {_name('target')}")
+    request.until.FromSeconds(int(time.time()) + 3_600)
+    return request
+
+
+async def _reset(calls: Calls) -> circuits_pb2.ResetCircuitRequest:
+    opened = await calls("OpenCircuit", await _open(calls))
+    return circuits_pb2.ResetCircuitRequest(target=opened.circuit.target)
+
+
 CASES = {
     "StartExecution": Case(_start, _executions),
     "BatchStartExecutions": Case(_batch, _executions),
     "CancelExecution": Case(_cancel),
+    "OpenCircuit": Case(_open),
+    "ResetCircuit": Case(_reset),
     "ApplyWorkflow": Case(_apply, _versions),
     "ArchiveWorkflow": Case(_archive),
     "RestoreWorkflow": Case(_restore),

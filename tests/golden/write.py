@@ -16,6 +16,8 @@ from services.coordinator.core.commands import (
     FailRun,
     FinishLoop,
     HeartbeatRun,
+    HeldWork,
+    HoldBack,
     NoteChildStarted,
     RefuseChild,
     ReportDeferred,
@@ -255,6 +257,23 @@ def _reopened(story: Story) -> None:
     story.wake()
 
 
+def _held_back(story: Story) -> None:
+    story.start()
+    story.assign("call")
+    story.hold_back("call", "crm", story.now + 30_000_000)
+    story.when(HoldBack([HeldWork(story.work("fetch").key, "http.request@1 example.org:443", story.now + 30_000_000)]))
+    story.adopt(epoch=2)
+    story.later(30)
+    story.let_through("call", is_probe=True)
+    story.do("call")
+    story.let_through("fetch")
+    story.assign("fetch")
+    story.fail("fetch", ErrorClass.TRANSIENT)
+    story.wake()
+    story.when(HoldBack([HeldWork(story.work("fetch").key, "http.request@1 example.org:443", story.now + 60_000_000)]))
+    story.wake()
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -383,6 +402,15 @@ STORIES = {
             "timeout": "1h",
         },
         _reopened,
+    ),
+    "held_back": Scene(
+        {
+            "nodes": [
+                node("call", "x.y@1"),
+                node("fetch", "http.request@1", config={"url": "https://example.org/"}, retry={"budget": "100s"}),
+            ]
+        },
+        _held_back,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "state_set": Scene(

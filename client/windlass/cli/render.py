@@ -15,6 +15,8 @@ STATE_COLOURS = {
     "CANCELLED": "yellow",
     "RUNNING": "cyan",
     "LEASED": "cyan",
+    "OPEN": "red",
+    "HALF_OPEN": "yellow",
 }
 BAR_WIDTH = 40
 COLUMN_GAP = "  "

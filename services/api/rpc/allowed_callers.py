@@ -27,6 +27,7 @@ _WORKFLOWS: Final = "/windlass.api.v1.WorkflowService"
 _EXECUTIONS: Final = "/windlass.api.v1.ExecutionService"
 _RUNS: Final = "/windlass.api.v1.RunService"
 _APPROVALS: Final = "/windlass.api.v1.ApprovalService"
+_CIRCUITS: Final = "/windlass.api.v1.CircuitService"
 _WORKSPACES: Final = "/windlass.api.v1.WorkspaceService"
 _KEYS: Final = "/windlass.api.v1.ApiKeyService"
 _CATALOG: Final = "/windlass.catalog.v1.CatalogService"
@@ -61,6 +62,10 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_APPROVALS}/ListApprovals": READ,
     f"{_APPROVALS}/GetApproval": READ,
     f"{_APPROVALS}/DecideApproval": WRITE,
+    f"{_CIRCUITS}/ListCircuits": READ,
+    f"{_CIRCUITS}/GetCircuit": READ,
+    f"{_CIRCUITS}/ResetCircuit": WRITE,
+    f"{_CIRCUITS}/OpenCircuit": WRITE,
     f"{_WORKSPACES}/CreateWorkspace": SYSTEM,
     f"{_WORKSPACES}/GetWorkspace": SYSTEM,
     f"{_WORKSPACES}/ListWorkspaces": SYSTEM,

@@ -78,4 +78,6 @@ def _ref_error(ref: OutputRef, size: int | OSError) -> Error | None:
 
 def _failure(input_: Input, error: Error) -> Input:
     facts = {each.name: getattr(input_.command, each.name) for each in fields(ReportOfEnd)}
+    # It is no failure of what the work called.
+    facts["target"] = ""
     return input_._replace(command=ReportFailure(**facts, error=error, random=random.random()))

@@ -106,6 +106,7 @@ class OwnedExecutions:
         """Its journal was folded."""
         owned.is_loading = False
         owned.has_begun = True
+        owned.adopted_seq = 0 if owned.execution is None else owned.execution.seq
         self._open(owned, adopt)
 
     def _open(self, owned: OwnedExecution, command: Command) -> None:

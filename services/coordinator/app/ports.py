@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
+from services.coordinator.core.circuits import Circuit, CircuitVisit
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.events import Event
@@ -246,6 +247,64 @@ class Watchers(Protocol):
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         """`events` follow `from_seq`. The execution is in the state after the last of them."""
+        ...
+
+
+class CircuitStanding(NamedTuple):
+    """A circuit, as far as every coordinator has to know it."""
+
+    workspace: str
+    target: str
+    # A CircuitState.
+    state: str
+    generation: int
+    # Those that are in force.
+    permits: int
+    # Until the target may be probed. It may have passed.
+    retry_seconds: float
+
+
+class CircuitChange(NamedTuple):
+    before: Circuit
+    after: Circuit
+    # By the clock of the database.
+    now: Instant
+
+
+class CircuitsFull(Exception):
+    """The workspace has as many circuits as it may have."""
+
+
+class CircuitStore(Protocol):
+    """The circuits that all coordinators share."""
+
+    async def standings(self) -> Sequence[CircuitStanding]:
+        """The circuits of all workspaces."""
+        ...
+
+    async def visit(self, visits: Sequence[CircuitVisit]) -> Sequence[CircuitChange]:
+        """Each circuit before and after its visit. One that does not exist is made by a visit with failures, and left
+        out otherwise."""
+        ...
+
+    async def forget_idle(self, idle_seconds: float) -> int: ...
+
+
+class ShownCircuits(Protocol):
+    """The circuits of a workspace, for people."""
+
+    async def page(self, workspace: str, state: str, prefix: str, after: str, limit: int) -> Sequence[Circuit]:
+        """Those in a state ("": any) whose targets begin with the prefix, in the order of their targets."""
+        ...
+
+    async def get(self, workspace: str, target: str) -> Circuit | None: ...
+
+    async def reset(self, workspace: str, target: str) -> Circuit | None:
+        """Closes it. None: there is none."""
+        ...
+
+    async def open(self, workspace: str, target: str, until: Instant) -> Circuit:
+        """Raises CircuitsFull."""
         ...
 
 

@@ -19,6 +19,7 @@ from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
 from windlass.definition.config_schemas import LOOP_MODULES, OF_BODY, RAW_MEMBERS
 from windlass.definition.durations import parse_duration
 from windlass.definition.modules import RENDERER, STATE_SETTER, body_key
+from windlass.definition.targets import HTTP_REQUEST, http_target
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
@@ -105,6 +106,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         begins_on_one_path=len(state_from) > 1 and item.get("join") == "ANY",
         state_after=seen.state.after.get(node_id, ""),
         body=body,
+        target=_target(module, item.get("config") or {}),
     )
 
 
@@ -132,6 +134,13 @@ def _body(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
 def _reads(name: bytes, *documents: bytes) -> bool:
     """False: no template of these documents reads what has this name, because the word does not occur in them."""
     return any(name in document for document in documents)
+
+
+def _target(module: str, config: Document) -> str:
+    """What the node calls, if no template says so."""
+    url = config.get("url") if module == HTTP_REQUEST else None
+    name = http_target(url) if isinstance(url, str) and not is_template(url) else ""
+    return f"{module} {name}" if name else ""
 
 
 def _targets(edges: Sequence[Edge]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -91,6 +91,8 @@ class Node:
     has_control_inputs: bool = False
     # The node says itself how it is tried again.
     has_own_retry: bool = False
+    # What it calls, like "http.request@1 example.org:443", if the definition alone says so. "": its runner finds out.
+    target: str = ""
 
     @property
     def in_graph(self) -> bool:

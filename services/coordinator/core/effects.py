@@ -125,6 +125,8 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.ExecutionReopened()
             | ev.CommandRefused()
             | ev.ChildStarted()
+            | ev.WorkHeldBack()
+            | ev.WorkLetThrough()
         ):
             return ()
         case _:
@@ -161,6 +163,10 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
     if not execution.only_waits or execution.stop is not None or (execution.unstarted and not rest_until):
         return None
     wake_time = execution.next_wake()
+    if execution.held_back:
+        # Nobody sends a message when a circuit closes, so an execution that waits for one looks by itself.
+        look_time = min(hold.until for hold in execution.held_back.values())
+        wake_time = min(wake_time or look_time, look_time) or now
     if rest_until:
         return min(rest_until, wake_time or rest_until)
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None

@@ -453,6 +453,27 @@ class WorkBlocked(WorkEvent):
 
 
 @dataclass(slots=True)
+class WorkHeldBack(RunEvent):
+    """The circuit of the work's target is open. The work waits, which costs no attempt and no place of a runner. The
+    event may come again for work that waits already, with a later `until_time`. `run` is the run that a runner handed
+    back for this reason, or 0."""
+
+    target: str
+    # The circuit is not expected to let the work through before.
+    until_time: Instant
+    # When the retry budget of the work is over. 0: never.
+    give_up_time: Instant
+
+
+@dataclass(slots=True)
+class WorkLetThrough(WorkEvent):
+    """The circuit of its target lets the work through: it is ready again."""
+
+    # The circuit is half open, and the work has one of its permits.
+    is_probe: bool
+
+
+@dataclass(slots=True)
 class OutputRequested(WorkEvent):
     """All nodes are done well. A runner renders the workflow's output."""
 
@@ -559,4 +580,6 @@ _OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
 _OfMessages: TypeAlias = (
     SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
 )
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop | _OfChild | _OfMessages
+_OfCircuit: TypeAlias = WorkHeldBack | WorkLetThrough
+_OfOthers: TypeAlias = _OfPeople | _OfLoop | _OfChild | _OfMessages | _OfCircuit
+Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork | _OfOthers

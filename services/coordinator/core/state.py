@@ -18,6 +18,9 @@ The life of work that a runner does:
 Work that its module hands to somebody else goes from LIVE to WAITING by RunDeferred, and on from there as if it were
 LIVE, when it was answered (OutsideAnswered) or its time is over (WaitEnded).
 
+Work whose target must not be called now goes from READY or LIVE to HELD_BACK, and back to READY when the circuit of
+the target lets it through (circuits.py).
+
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
 BEGUN, and then to SUCCEEDED or FAILED. A loop is LOOPING while its items are under way, and BEGUN again when it has to
 decide how it goes on. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
@@ -60,6 +63,7 @@ class WorkState(Enum):
     BEGUN = "BEGUN"
     WAITING = "WAITING"
     LOOPING = "LOOPING"
+    HELD_BACK = "HELD_BACK"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -244,6 +248,20 @@ class Loop:
         return WorkKey(key.node, iteration, key.generation)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class CircuitHold:
+    """Work that waits for the circuit of its target, or was let through by it."""
+
+    work: Work
+    target: str
+    # The circuit is not expected to let the work through before.
+    until: Instant
+    # The order of the timer that ends the wait with a failure. 0: the wait is over, or lasts as long as it takes.
+    timer: int = 0
+    # It was let through with a permit of a half-open circuit, and its attempt has no outcome yet.
+    is_probe: bool = False
+
+
 class TimerKind(Enum):
     BACKOFF = "BACKOFF"
     WAIT = "WAIT"
@@ -253,12 +271,14 @@ class TimerKind(Enum):
     DEADLINE = "DEADLINE"
     # Runners that were told to stop are no longer waited for.
     ANSWER = "ANSWER"
+    # The retry budget of work that is held back is over.
+    GIVE_UP = "GIVE_UP"
 
 
 # These wait while the execution is paused.
 HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT)
 
-Subject: TypeAlias = Work | Run | Wait
+Subject: TypeAlias = Work | Run | Wait | CircuitHold
 
 
 class Timer(NamedTuple):
@@ -374,6 +394,10 @@ class Execution:
     signals: dict[int, KeptSignal] = field(default_factory=dict)
     # All that were ever requested, by the numbers of their runs.
     approvals: dict[int, Approval] = field(default_factory=dict)
+    # Work that waits for the circuit of its target, in the order in which it began to wait; and work that was let
+    # through, whose target is known therefore.
+    held_back: dict[WorkKey, CircuitHold] = field(default_factory=dict)
+    let_through: dict[WorkKey, CircuitHold] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
     # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)
@@ -411,14 +435,15 @@ class Execution:
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
         has_work = self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over
-        return bool(has_work or self.loops or self.unread)
+        return bool(has_work or self.loops or self.unread or self.held_back)
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
         if self.live or self.unread or self.unstored:
             return False
-        return self.paused_by is not None or (not self.ready and bool(self.waits or self.backoffs))
+        has_waits = bool(self.waits or self.backoffs or self.held_back)
+        return self.paused_by is not None or (not self.ready and has_waits)
 
     @property
     def state(self) -> ExecutionState:
@@ -473,7 +498,7 @@ def is_stale(execution: Execution, timer: Timer) -> bool:
     if timer.subject is not None and timer.subject.timer != timer.order:
         return True
     match timer.kind:
-        case TimerKind.BACKOFF | TimerKind.WAIT:
+        case TimerKind.BACKOFF | TimerKind.WAIT | TimerKind.GIVE_UP:
             return False
         case TimerKind.BACKSTOP | TimerKind.DEADLINE:
             return execution.stop is not None

@@ -68,7 +68,8 @@ class Turn:
 
     def order_stop(self, outcome: ExecutionState, error: FinalError, message_id: str = "", caller: str = "") -> None:
         execution, answer_by = self.execution, self.now + ANSWER_TERM
-        idle = (*execution.ready, *execution.backoffs.values(), *execution.to_begin)
+        held_back = [hold.work for hold in execution.held_back.values()]
+        idle = (*execution.ready, *execution.backoffs.values(), *held_back, *execution.to_begin)
         cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
         for wait in list(execution.waits.values()):
@@ -119,8 +120,10 @@ class Turn:
         random: float = 0.0,
         retry_after: Span = 0,
         is_reported: bool = True,
+        reason: FailureReason | None = None,
     ) -> None:
-        verdict = self._verdict(work, error, random, retry_after)
+        """With a `reason` the work is not tried again, whatever its retry policy says."""
+        verdict = reason or self._verdict(work, error, random, retry_after)
         retry_time, reason = (0, verdict) if isinstance(verdict, FailureReason) else (verdict, None)
         error = results.clean_error(error)
         self.emit(

@@ -16,13 +16,21 @@ from services.coordinator.core.commands import (
     Release,
     ReportDeferred,
     ReportFailure,
+    ReportHeldBack,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
 )
 from services.coordinator.core.effects import GrantRun
-from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, fault_of, is_cursor, release_reason
+from services.coordinator.core.results import (
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
+    clamp_target,
+    fault_of,
+    is_cursor,
+    release_reason,
+)
 from services.coordinator.core.run_ids import run_id, split_run_id
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
@@ -41,6 +49,8 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
 # The key of the input is the id of no node.
 INPUT_KEY: Final = "$input"
 _RUN_KEY: Final = "runs/"
+# The reason of a runner that hands a run back instead of calling a target whose circuit is open.
+CIRCUIT_OPEN: Final = "CIRCUIT_OPEN"
 # A grant has at most 4 MiB: everything but the data that templates see takes part of it, and so do the references.
 _DATA_BYTES_MAX: Final = 1024 * 1024
 _GRANT_BYTES_MAX: Final = 3 * 1024 * 1024
@@ -53,7 +63,13 @@ def run_of_key(key: str) -> int:
 
 
 def run_grant(
-    execution: Execution, effect: GrantRun, key: str, completion_token: str, places_max: int, now: Instant
+    execution: Execution,
+    effect: GrantRun,
+    key: str,
+    completion_token: str,
+    places_max: int,
+    now: Instant,
+    open_targets: Sequence[str] = (),
 ) -> Grant:
     run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
@@ -87,6 +103,8 @@ def run_grant(
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
         put_micros(message.execution_left, max(0, execution.deadline - now))
+    if open_targets:
+        message.open_targets.extend(open_targets)
     return Grant(lease_id, run.epoch, message)
 
 
@@ -195,6 +213,8 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
     if outcome == "released":
         reason = release_reason(report.released.reason)
         may_have_begun, cursor = report.released.may_have_begun, _usable(report.released.cursor)
+        if report.released.reason == CIRCUIT_OPEN and (target := clamp_target(report.target)):
+            return ReportHeldBack(number, epoch, target, instance_id=instance_id)
         return Release(number, epoch, reason, may_have_begun, cursor, instance_id=instance_id)
     if outcome == "stopped":
         start, end = micros_of(report.start_time), micros_of(report.end_time)
@@ -237,6 +257,7 @@ def _facts(report: pb.RunReport) -> dict[str, Any]:
         "inputs_hash": report.inputs_hash,
         "config_hash": report.config_hash,
         "cost_tokens": report.cost_tokens,
+        "target": clamp_target(report.target) if report.target else "",
         "instance_id": report.head.instance_id,
     }
 

@@ -63,6 +63,7 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         else {},
         version=grant.workflow_version,
         create_time=_rfc3339(grant.execution_create_time) if grant.workflow_version else "",
+        open_targets=tuple(grant.open_targets),
         deadline_ns=now_ns + grant.execution_left.ToNanoseconds() if grant.HasField("execution_left") else 0,
     )
 
@@ -78,6 +79,8 @@ def report_of(ended: Ended, report_id: str) -> pb.RunReport:
     )
     report.start_time.seconds, report.start_time.nanos = divmod(ended.start_ns, _BILLION)
     report.end_time.seconds, report.end_time.nanos = divmod(ended.end_ns, _BILLION)
+    if ended.target:
+        report.target = ended.target
     match outcome:
         case Succeeded():
             _set_output(report.succeeded.output, outcome.output)

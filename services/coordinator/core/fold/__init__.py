@@ -14,6 +14,7 @@ from services.coordinator.core import events as ev
 from services.coordinator.core.fold import (
     approvals,
     children,
+    circuits,
     graph,
     lifetime,
     loops,
@@ -110,6 +111,10 @@ def apply(execution: Execution, event: ev.Event) -> None:
             graph.apply_consequences(execution, graph.passed_over(execution, event.key), event.then)
         case ev.OutputRequested():
             graph.make_ready(execution, execution.work_of(event.key))
+        case ev.WorkHeldBack():
+            circuits.work_held_back(execution, event)
+        case ev.WorkLetThrough():
+            circuits.work_let_through(execution, event)
         case ev.StopOrdered():
             lifetime.stop_ordered(execution, event)
         case ev.ExecutionPaused():

@@ -75,6 +75,8 @@ def cancel(execution: Execution, work: Work) -> None:
         case WorkState.BACKOFF:
             del execution.backoffs[work.key]
             work.timer = 0
+        case WorkState.HELD_BACK:
+            execution.held_back.pop(work.key).timer = 0
         case WorkState.BEGUN:
             # The keys have the order of the queue, so each is found at its head.
             execution.to_begin.remove(work)

@@ -104,6 +104,8 @@ def run_failed(execution: Execution, event: ev.RunFailed) -> None:
     run.error = event.error
     run.fingerprint = event.fingerprint
     run.retry_time = event.retry_time
+    if execution.held_back or execution.let_through:
+        _end_hold(execution, event.key)
     work.may_have_run_before |= not run.is_rendering
     work.failures += event.is_charged
     if event.reason is None:
@@ -113,6 +115,14 @@ def run_failed(execution: Execution, event: ev.RunFailed) -> None:
         work.timer = set_timer(execution, event.retry_time, TimerKind.BACKOFF, work)
     else:
         fail(execution, work, event)
+
+
+def _end_hold(execution: Execution, key: WorkKey) -> None:
+    """The work failed, while it waited for the circuit of its target or after it was let through."""
+    if (held := execution.held_back.pop(key, None)) is not None:
+        held.timer = 0
+    if (passed := execution.let_through.get(key)) is not None:
+        passed.is_probe = False
 
 
 def run_lost(execution: Execution, event: ev.RunLost) -> None:

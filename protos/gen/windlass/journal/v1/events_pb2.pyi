@@ -57,6 +57,8 @@ class _FailureReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Failure
     """Its runners died with it."""
     FAILURE_REASON_STOPPED: _FailureReason.ValueType  # 4
     """The execution was ending."""
+    FAILURE_REASON_CIRCUIT_BREAKER: _FailureReason.ValueType  # 70
+    """Its retry budget was over while the circuit of its target was open."""
 
 class FailureReason(_FailureReason, metaclass=_FailureReasonEnumTypeWrapper):
     """Why a piece of work is not tried again. Unspecified: it is tried again."""
@@ -68,6 +70,8 @@ FAILURE_REASON_POISON: FailureReason.ValueType  # 3
 """Its runners died with it."""
 FAILURE_REASON_STOPPED: FailureReason.ValueType  # 4
 """The execution was ending."""
+FAILURE_REASON_CIRCUIT_BREAKER: FailureReason.ValueType  # 70
+"""Its retry budget was over while the circuit of its target was open."""
 Global___FailureReason: _TypeAlias = FailureReason  # noqa: Y015
 
 class _ReleaseReason:
@@ -258,6 +262,8 @@ class Event(_message.Message):
     ITEMS_REQUESTED_FIELD_NUMBER: _builtins.int
     ITEMS_READ_FIELD_NUMBER: _builtins.int
     EXECUTION_REOPENED_FIELD_NUMBER: _builtins.int
+    WORK_HELD_BACK_FIELD_NUMBER: _builtins.int
+    WORK_LET_THROUGH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -338,6 +344,10 @@ class Event(_message.Message):
     def items_read(self) -> Global___ItemsRead: ...
     @_builtins.property
     def execution_reopened(self) -> Global___ExecutionReopened: ...
+    @_builtins.property
+    def work_held_back(self) -> Global___WorkHeldBack: ...
+    @_builtins.property
+    def work_let_through(self) -> Global___WorkLetThrough: ...
     def __init__(
         self,
         *,
@@ -381,12 +391,14 @@ class Event(_message.Message):
         items_requested: Global___ItemsRequested | None = ...,
         items_read: Global___ItemsRead | None = ...,
         execution_reopened: Global___ExecutionReopened | None = ...,
+        work_held_back: Global___WorkHeldBack | None = ...,
+        work_let_through: Global___WorkLetThrough | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_ended", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_ended", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened", "work_held_back", "work_let_through"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -1753,6 +1765,72 @@ class CommandRefused(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommandRefused: _TypeAlias = CommandRefused  # noqa: Y015
+
+@_typing.final
+class WorkHeldBack(_message.Message):
+    """The work waits, because the circuit of its target is open. It costs no attempt. The event may come again for work that
+    waits already, with a later until_time.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    UNTIL_TIME_FIELD_NUMBER: _builtins.int
+    GIVE_UP_TIME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    """The run that its runner handed back without calling the target. 0: the work was not granted."""
+    target: _builtins.str
+    """"<module> <name>"."""
+    until_time: _builtins.int
+    """The circuit is not expected to let it through before. A parked execution wakes then."""
+    give_up_time: _builtins.int
+    """When its retry budget is over, and the work fails. 0: never."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        target: _builtins.str = ...,
+        until_time: _builtins.int = ...,
+        give_up_time: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["give_up_time", b"give_up_time", "key", b"key", "run", b"run", "target", b"target", "until_time", b"until_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkHeldBack: _TypeAlias = WorkHeldBack  # noqa: Y015
+
+@_typing.final
+class WorkLetThrough(_message.Message):
+    """The circuit of the work's target lets it through: the work is ready again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    IS_PROBE_FIELD_NUMBER: _builtins.int
+    is_probe: _builtins.bool
+    """It has a permit of a circuit that is half open: its outcome decides whether the circuit closes."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        is_probe: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_probe", b"is_probe", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkLetThrough: _TypeAlias = WorkLetThrough  # noqa: Y015
 
 @_typing.final
 class ExecutionFinished(_message.Message):
