@@ -1,4 +1,4 @@
-"""Executions: start, watch, look, cancel."""
+"""Executions: start, watch, look, cancel, signal."""
 
 import json
 import time
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     command(app, shows=_show)(get)
     command(app, shows=_show)(cancel)
     command(app, shows=lambda explanation: say(visible(explanation.text)))(explain)
+    command(app, shows=_show)(signal)
     command(app)(events)
     command(app, shows=lambda answer: show_runs(answer.runs))(runs)
     command(app, "list", shows=render.listing("executions", COLUMNS))(list_)
@@ -48,7 +49,7 @@ def start(
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
-    values, labels = _input(input_), _labels(label or ())
+    values, labels = json_object(input_, "--input"), _labels(label or ())
     request = messages.StartExecutionRequest(
         workflow=workflow,
         version=version,
@@ -113,6 +114,26 @@ def cancel(
 ) -> Any:
     """Cancel an execution. Its running nodes are told to stop."""
     return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
+
+
+def signal(
+    api: Api,
+    execution_id: IdArgument,
+    name: Annotated[str, typer.Argument(metavar="SIGNAL")],
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="JSON", help="A JSON object; @FILE reads it from a file.")
+    ] = "{}",
+    same_as: Annotated[
+        str, typer.Option("--request-id", help="A second signal with the same id is not delivered again.")
+    ] = "",
+) -> Any:
+    """Send a signal to an execution: the node that waits for it goes on with the payload."""
+    values = json_object(payload, "--payload")
+    request_id = same_as or str(uuid.uuid4())
+    request = messages.SignalExecutionRequest(
+        execution_id=execution_id, signal=name, payload=values, request_id=request_id
+    )
+    return api.call(request).execution
 
 
 def runs(api: Api, execution_id: IdArgument) -> Any:
@@ -216,7 +237,8 @@ def _show_event(event: Any, *, as_json: bool) -> None:
     say(visible(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip()))
 
 
-def _input(text: str) -> Any:
+def json_object(text: str, option: str) -> Any:
+    """The value of an option as a Struct. `@FILE` stands for the content of a file."""
     from google.protobuf.json_format import ParseDict, ParseError
     from google.protobuf.struct_pb2 import Struct
 
@@ -226,9 +248,9 @@ def _input(text: str) -> Any:
             raise TypeError('an object has braces, like {"id": 7}')
         return ParseDict(value, Struct())
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint="--input") from None
+        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint=option) from None
     except (ValueError, TypeError, AttributeError, ParseError) as error:
-        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint="--input") from None
+        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint=option) from None
 
 
 def _labels(entries: Any) -> dict[str, str]:

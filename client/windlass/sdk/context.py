@@ -82,7 +82,7 @@ class Context:
 
     def defer(self) -> str:
         """Leave the work to somebody else, and return the token with which they say how it ended: by `CompleteRun`,
-        `FailRun` and `HeartbeatRun` of the API, or `windlass runs complete`.
+        `FailRun` and `HeartbeatRun` of the API, or by `windlass run complete`.
 
         The token names this run and is the whole permission, so hand it only to whoever does the work. When the module
         returns, its place becomes free, and what it returns is ignored. The run goes on until it is answered or the
