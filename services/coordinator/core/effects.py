@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never
 from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.items import item_of
-from services.coordinator.core.state import CancelChild, Execution, Loop, Obligation, Run, StartChild, Work
+from services.coordinator.core.state import CancelChild, Execution, Obligation, Run, StartChild, Work, WorkLoop
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
@@ -60,7 +60,7 @@ class ReadItems:
 class StoreLoopOutput:
     """Put the output of a gathered loop into the output store, and finish the loop then."""
 
-    loop: Loop
+    loop: WorkLoop
 
 
 OfStore: TypeAlias = ReadItems | StoreLoopOutput
@@ -80,7 +80,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
         case ev.StopOrdered():
             return _stops(execution, event.outcome)
-        case ev.LoopEnded():
+        case ev.LoopClosed():
             return _item_stops(execution, event)
         case ev.ItemsRequested():
             return (ReadItems(execution.work[event.key]),)
@@ -172,7 +172,7 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
 
 
-def _item_stops(execution: Execution, event: ev.LoopEnded) -> list[Effect]:
+def _item_stops(execution: Execution, event: ev.LoopClosed) -> list[Effect]:
     runs = [execution.work[key].run for key in event.stopped]
     return [StopRun(run.number, run.epoch, run.instance_id, LEASE_ENDED) for run in runs if run is not None]
 

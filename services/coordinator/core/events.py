@@ -325,7 +325,7 @@ class LoopGathered(RunEvent):
 
 
 @dataclass(slots=True)
-class LoopEnded(RunEvent):
+class LoopClosed(RunEvent):
     """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
     that is stopped."""
 
@@ -575,11 +575,11 @@ _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | ExecutionReopened | 
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-_OfLoop: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopEnded
+LoopEvent: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
 _OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
 _OfMessages: TypeAlias = (
     SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
 )
 _OfCircuit: TypeAlias = WorkHeldBack | WorkLetThrough
-_OfOthers: TypeAlias = _OfPeople | _OfLoop | _OfChild | _OfMessages | _OfCircuit
+_OfOthers: TypeAlias = _OfPeople | LoopEvent | _OfChild | _OfMessages | _OfCircuit
 Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork | _OfOthers

@@ -3,10 +3,10 @@
 Only `fold.apply` writes the state; everything else reads it. Applying an event touches the edges of the work that the
 event names and nothing else, so a fan-out of a thousand folds in linear time.
 
-    Work   a piece of work, by its key. All attempts at it share it.
-    Run    one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
-    Wait   what a control node waits for, or work that somebody else finishes.
-    Loop   a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
+    Work      a piece of work, by its key. All attempts at it share it.
+    Run       one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
+    Wait      what a control node waits for, or work that somebody else finishes.
+    WorkLoop  a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
 
 The life of work that a runner does:
 
@@ -116,7 +116,7 @@ class Work:
     rendered: Value | None = None
     output: Value | None = None
     # The loop that it is an item of.
-    loop: "Loop | None" = None
+    loop: "WorkLoop | None" = None
 
     @property
     def is_templated(self) -> bool:
@@ -219,7 +219,7 @@ class KeptSignal(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Loop:
+class WorkLoop:
     """A loop that is under way. An event about an item costs the same however many items there are."""
 
     # The loop's own work, which has the iteration 0.
@@ -385,11 +385,11 @@ class Execution:
     # rest of the state, so it is no part of a comparison.
     state_views: dict[WorkKey, Settings] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
-    loops: dict[WorkKey, Loop] = field(default_factory=dict)
+    loops: dict[WorkKey, WorkLoop] = field(default_factory=dict)
     # Loops that have not started, because their config is in the output store.
     unread: dict[WorkKey, Work] = field(default_factory=dict)
     # Loops whose items are all done, and whose output has to be put into the output store.
-    unstored: dict[WorkKey, Loop] = field(default_factory=dict)
+    unstored: dict[WorkKey, WorkLoop] = field(default_factory=dict)
     # Signals that came before a node waited for them, oldest first, by the sequence numbers of their events.
     signals: dict[int, KeptSignal] = field(default_factory=dict)
     # All that were ever requested, by the numbers of their runs.
