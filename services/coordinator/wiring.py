@@ -37,6 +37,7 @@ from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.key_checks import check_keys
+from services.coordinator.app.loop_outputs import LoopOutputs
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.obligations import REST_SECONDS, ObligationKeeper
 from services.coordinator.app.output_checker import OutputChecker
@@ -143,6 +144,7 @@ class CoordinatorService:
             mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
         )
         self._output_checker = OutputChecker(self._executions, self._blobs.sizes)
+        self._loop_outputs = LoopOutputs(self._executions, self._blobs)
         self._journal_loader = JournalLoader(
             executions=self._executions,
             journal=self._journal,
@@ -182,6 +184,7 @@ class CoordinatorService:
             run_grant=run_grant,
             dispatch=self._dispatch,
             watchers=self._hub,
+            store_loop_output=self._loop_outputs.add,
             obligations=self._obligations,
             clock=self._clock,
         )
@@ -222,6 +225,7 @@ class CoordinatorService:
             ("commits", self._commit_loop.run),
             ("journal loader", self._journal_loader.run),
             ("stored outputs", self._output_checker.run),
+            ("outputs of loops", self._loop_outputs.run),
             ("timers", self._executions.timers.run),
             ("misrouted reports", self._misrouted_reports.run),
             ("obligations", self._obligations.run),

@@ -11,6 +11,8 @@ from typing import NamedTuple, get_args
 
 from services.coordinator.core.commands import (
     EndChild,
+    FinishLoop,
+    NoteChildCancelTold,
     NoteChildStarted,
     RefuseChild,
     ReportProgress,
@@ -19,7 +21,7 @@ from services.coordinator.core.commands import (
     ReportSuccess,
 )
 from services.coordinator.core.events import Event
-from services.coordinator.core.values import ErrorClass, ExecutionState, FinalError, OutputRef, ReleaseReason
+from services.coordinator.core.values import ErrorClass, ExecutionState, FinalError, OutputRef, ReleaseReason, WorkKey
 from services.coordinator.store.codec import encode_event, seal
 from services.coordinator.store.event_table import EVENT_TABLE
 from tests.support.golden import EVENTS, JOURNALS, plain, plain_rows, write_json
@@ -108,6 +110,43 @@ def _rendered_elsewhere(story: Story) -> None:
     story.succeed("a")
 
 
+def _for_each(story: Story) -> None:
+    """Items that succeed, fail, die and are handed back; then an output that is too large to be inline."""
+    story.start(input=b'{"ids":[1,2,3,4]}')
+    story.assign("each")
+    story.succeed("each", b'{"items":[1,2,3,4],"maxParallel":2,"onItemFailure":"CONTINUE"}')
+    story.assign()
+    story.succeed("each", b'"one"', item=1)
+    story.fail("each", ErrorClass.TRANSIENT, item=2)
+    story.wake()
+    story.assign_works(list(story.execution.ready)[:1])
+    story.lose()
+    story.assign(instance="i2")
+    story.adopt("i2", epoch=9)
+    story.fail("each", item=2)
+    story.release_run(story.run("each", 3))
+    story.assign()
+    story.succeed("each", OutputRef("outputs/ab/cd", "ab" * 32, 300_000), item=3)
+    story.succeed("each", b'"four"', item=4)
+    story.when(FinishLoop(WorkKey("each"), OutputRef("outputs/ef/01", "cd" * 32, 300_100)))
+    story.assign()
+    story.fail("strict", ErrorClass.TRANSIENT, item=3)
+    story.fail("strict", item=1)
+
+
+def _repeat(story: Story) -> None:
+    story.start()
+    for branch in ("false", "false", "true"):
+        story.assign()
+        story.succeed("poll", b'{"status":"new"}', branch, item=story.execution.loops[WorkKey("poll")].begun)
+        if branch == "false":
+            story.wake()
+    story.do("more")
+    story.assign()
+    story.cancel()
+    story.wake()
+
+
 def _paused(story: Story) -> None:
     story.start()
     story.assign("a")
@@ -139,7 +178,11 @@ def _with_children(story: Story) -> None:
     story.when(NoteChildStarted(second))
     story.when(EndChild(second, ExecutionState.SUCCESS, b'{"paid":7}', None, 0.5))
     story.when(RefuseChild(next(iter(story.execution.children)), "WORKFLOW_NOT_FOUND", "there is no workflow 'mail'"))
+    story.assign("busy")
+    (third,) = story.execution.children
     story.cancel()
+    story.when(NoteChildCancelTold(third))
+    story.wake()
 
 
 STORIES = {
@@ -177,6 +220,28 @@ STORIES = {
         },
         _failed,
     ),
+    "for_each": Scene(
+        {
+            "nodes": [
+                node("each", "for_each@1", config={"items": "{{ input.ids }}", "body": {"module": "noop@1"}}),
+                node("strict", "for_each@1", config={"items": ["a", "b", "c"], "body": {"module": "noop@1"}}),
+                node("none", "for_each@1", config={"items": [], "body": {"module": "noop@1"}}),
+            ],
+            "edges": chain("none", "each", "strict"),
+        },
+        _for_each,
+    ),
+    "repeat": Scene(
+        {
+            "nodes": [
+                node("poll", "repeat@1", config={"until": "output.x", "delay": "20s", "body": {"module": "noop@1"}}),
+                node("more"),
+                node("last", "repeat@1", config={"until": "output.x", "body": {"module": "noop@1"}}),
+            ],
+            "edges": chain("poll", "more", "last"),
+        },
+        _repeat,
+    ),
     "lost_together": Scene({"nodes": [node("busy"), node("fresh")]}, _lost_together),
     "cancelled": Scene({"nodes": [*map(node, "abcd"), node("s", "sleep@1", config={"duration": "60s"})]}, _cancelled),
     "children": Scene(
@@ -191,8 +256,9 @@ STORIES = {
                 ),
                 node("mail", "sub_workflow@1", config={"workflow": "mail"}),
                 node("ship", "sub_workflow@1", config={"workflow": "shipping"}, timeout="1h"),
+                node("busy"),
             ],
-            "edges": [*chain("bill", "mail"), edge("mail", "ship", "always")],
+            "edges": [*chain("bill", "mail"), edge("mail", "ship", "always"), edge("mail", "busy", "always")],
         },
         _with_children,
     ),

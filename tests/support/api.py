@@ -113,7 +113,13 @@ class Client:
 
     async def runs_of(self, execution_id: str) -> list[resources_pb2.Run]:
         request = runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1_000)
-        return list((await self.call(self.runs.ListRuns, request)).runs)
+        runs: list[resources_pb2.Run] = []
+        while True:
+            answer = await self.call(self.runs.ListRuns, request)
+            runs += answer.runs
+            if not answer.next_page_token:
+                return runs
+            request.page_token = answer.next_page_token
 
     async def end_of(self, execution_id: str) -> Execution:
         """Follow the execution to its last event, and return it."""

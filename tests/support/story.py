@@ -19,6 +19,7 @@ from services.coordinator.core.commands import (
     Pause,
     Release,
     ReportFailure,
+    ReportStopped,
     ReportSuccess,
     Resume,
     Start,
@@ -151,8 +152,11 @@ class Story:
         more: Any = {"is_idempotent": is_idempotent, "is_rendering": is_rendering}
         return self.when(Assign([AssignedRun(work, instance, runner, **more) for work in works]))
 
-    def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Any:
-        run = self.run(id)
+    def assign_works(self, works: Sequence[Any], instance: str = "i1") -> Any:
+        return self.when(Assign([AssignedRun(work, instance, f"runner of {instance}") for work in works]))
+
+    def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "", *, item: int = 0) -> Any:
+        run = self.run(id, item)
         return self.when(
             ReportSuccess(
                 run=run.number,
@@ -168,9 +172,15 @@ class Story:
         )
 
     def fail(
-        self, id: str, error_class: ErrorClass = ErrorClass.PERMANENT, random: float = 1.0, retry_after: int = 0
+        self,
+        id: str,
+        error_class: ErrorClass = ErrorClass.PERMANENT,
+        random: float = 1.0,
+        retry_after: int = 0,
+        *,
+        item: int = 0,
     ) -> Any:
-        run = self.run(id)
+        run = self.run(id, item)
         error = Error(error_class, "BOOM", f"{id} went wrong 42 times")
         return self.when(ReportFailure(run.number, run.epoch, error, random, retry_after))
 
@@ -184,8 +194,14 @@ class Story:
         return self.when(LoseRunner(instance, is_idempotent_only, has_begun_runs))
 
     def release(self, id: str, reason: ReleaseReason = ReleaseReason.DRAINED, may_have_begun: bool = False) -> Any:
-        run = self.run(id)
+        return self.release_run(self.run(id), reason, may_have_begun)
+
+    def release_run(self, run: Any, reason: ReleaseReason = ReleaseReason.DRAINED, may_have_begun: bool = False) -> Any:
         return self.when(Release(run.number, run.epoch, reason, may_have_begun))
+
+    def stopped(self, id: str, item: int = 0) -> Any:
+        run = self.run(id, item)
+        return self.when(ReportStopped(run.number, run.epoch, start_time=self.now - 2, end_time=self.now - 1))
 
     def cancel(self) -> Any:
         return self.when(Cancel("m1", "enough", "ann"))
@@ -215,9 +231,15 @@ class Story:
     def work(self, id: str) -> Any:
         return self.execution.target_of(id)
 
-    def run(self, id: str) -> Any:
-        """The last run of a node."""
-        return next(run for run in reversed(self.execution.runs) if run.work.node.id == id)
+    def run(self, id: str, item: int = 0) -> Any:
+        """The last run of a node, or of the item with this iteration."""
+        runs = reversed(self.execution.runs)
+        return next(run for run in runs if run.work.key[:2] == (id, item))
+
+    @property
+    def ready_items(self) -> list[int]:
+        """The iterations of the works that are ready."""
+        return [work.key.iteration for work in self.execution.ready]
 
     @property
     def ready(self) -> list[str]:
@@ -274,9 +296,25 @@ def _check_counts(execution: Execution) -> None:
     assert len(execution.live) == states.count(WorkState.LIVE)
     assert len(execution.waits) == states.count(WorkState.WAITING)
     assert len(execution.backoffs) == states.count(WorkState.BACKOFF)
+    _check_loops(execution)
     going = len(execution.ready) + len(execution.live) + len(execution.waits) + len(execution.backoffs)
-    going += len(execution.to_begin)
+    going += len(execution.to_begin) + states.count(WorkState.LOOPING)
     assert execution.is_final == (going == 0), "it stands still"
     if going and not execution.live and not execution.ready and not execution.paused_by:
         has_message_wait = any(not wait.due for wait in execution.waits.values())
-        assert execution.next_wake() or has_message_wait, "nothing would ever wake it"
+        assert execution.next_wake() or has_message_wait or execution.unstored, "nothing would ever wake it"
+
+
+def _check_loops(execution: Execution) -> None:
+    """A loop under way has items under way, or waits, or waits for the output store."""
+    for key, loop in execution.loops.items():
+        going = [each for each in loop.going.values() if each.loop is loop]
+        assert len(going) == len(loop.going) <= loop.parallel_max
+        assert all(each.state in _GOING for each in going)
+        if execution.paused_by and loop.work in execution.to_begin:
+            continue
+        assert (loop.work.state is WorkState.LOOPING) != (key in execution.waits)
+        assert bool(going) != (key in execution.waits or key in execution.unstored), "the loop stands still"
+
+
+_GOING = (WorkState.READY, WorkState.LIVE, WorkState.BACKOFF)

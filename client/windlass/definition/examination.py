@@ -19,18 +19,14 @@ from windlass.definition.input_schemas import schema_fault
 from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 from windlass.definition.schema_faults import config_faults, field_faults
+from windlass.definition.template_texts import body_of, texts_of_body, texts_of_node
+from windlass.definition.templates import TemplateText
 
 # The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
 # Members of a workflow or a node that its schema does not look into.
 _INSIDE: Final = frozenset({"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs"})
 _OUTCOMES: Final = frozenset({"success", "failure", "always"})
-# Fields that hold an expression without the braces of a template.
-_EXPRESSIONS: Final = {
-    "condition@1": re.compile(r"\.config\.expression"),
-    "switch@1": re.compile(r"\.config\.cases\[\d+\]\.when"),
-}
-
 # Says why a value is no usable JSON Schema; None when it is one.
 SchemaJudge = Callable[[Any], str | None]
 # A message names at most this number of branches. If there are more, it gives their count.
@@ -54,6 +50,9 @@ class Verdict:
     # Templates, each with a module that a runner which renders has to do, and the warning for the case that none is
     # connected.
     rendered: list[tuple[str, Fault]] = field(default_factory=list)
+    # The `until` of each loop that has one, with the module of its body, whose runner evaluates it, and the warning for
+    # the case that none which can is connected.
+    evaluated: list[tuple[str, Fault]] = field(default_factory=list)
     # Workflows that nodes start, each with its warning for the case that the workspace has no such workflow.
     children: list[tuple[str, Fault]] = field(default_factory=list)
     name: str = ""
@@ -81,7 +80,8 @@ def examine_parsed(parsed: Parsed, schemas: SchemaJudge = schema_fault) -> Verdi
     faults = [*parsed.faults, *sifted.faults, *rest][:FAULTS_MAX]
     placed = [_placed(fault, sifted.value, parsed.line_of) for fault in faults]
     verdict.faults = sorted(placed, key=lambda fault: fault.line)
-    for warnings in (verdict.own_modules, verdict.built_in_modules, verdict.rendered, verdict.children):
+    warned = (verdict.own_modules, verdict.built_in_modules, verdict.rendered, verdict.evaluated, verdict.children)
+    for warnings in warned:
         warnings[:] = [(module, _placed(each, sifted.value, parsed.line_of)) for module, each in warnings]
     return verdict
 
@@ -114,6 +114,7 @@ def warnings_of(verdict: Verdict, announced: Collection[str], rendering: Collect
         warnings += [warning for module, warning in verdict.built_in_modules if module not in announced]
     if announced and modules.RENDERER not in rendering:
         warnings += [warning for module, warning in verdict.rendered if module not in rendering]
+    warnings += [warning for module, warning in verdict.evaluated if module in announced and module not in rendering]
     return warnings
 
 
@@ -187,12 +188,25 @@ class _Examination:
 
     def _examine_node(self, node: Mapping[str, Any], place: int) -> None:
         path = f"nodes[{place}]"
-        identity, module, config = node.get("id"), node.get("module"), node.get("config", {})
+        identity, module = node.get("id"), node.get("module")
         self._tell_all(modules.module_faults(module, f"{path}.module"))
-        if isinstance(module, str) and isinstance(config, dict):
-            self._tell_all(config_faults(module, config, f"{path}.config"))
+        self._examine_module(node, path)
+        body = body_of(node)
+        if body is not None:
+            self._tell_all(modules.body_module_faults(body.get("module"), f"{path}.config.body.module"))
+            self._examine_module(body, f"{path}.config.body")
+            if "until" in node["config"]:
+                self._warn_of_until(str(body.get("module")), f"{path}.config.until")
         if "retry" in node:
             self._tell_all(_delay_faults(node, self._document, f"{path}."))
+        if isinstance(identity, str) and (first := self._numbers.setdefault(identity, place)) != place:
+            self._tell(Fault(f"{path}.id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
+
+    def _examine_module(self, part: Mapping[str, Any], path: str) -> None:
+        """The module and the config of a node, or of the body of a loop."""
+        module, config = part.get("module"), part.get("config", {})
+        if isinstance(module, str) and isinstance(config, dict):
+            self._tell_all(config_faults(module, config, f"{path}.config"))
         if isinstance(module, str) and "@" in module and modules.is_own(module):
             message = f"{module} is not built in: its work waits until a runner announces it"
             self.verdict.own_modules.append((module, Fault(f"{path}.module", "MODULE_NOT_BUILT_IN", message)))
@@ -202,8 +216,6 @@ class _Examination:
             self.verdict.built_in_modules.append((module, warning))
         if module == modules.SUB_WORKFLOW and isinstance(config, dict):
             self._examine_child(config.get("workflow"), f"{path}.config.workflow")
-        if isinstance(identity, str) and (first := self._numbers.setdefault(identity, place)) != place:
-            self._tell(Fault(f"{path}.id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
 
     def _examine_child(self, workflow: Any, path: str) -> None:
         """The workflow that a node starts need not exist yet, so nothing here is a fault."""
@@ -246,34 +258,44 @@ class _Examination:
         before = ancestors(len(self._nodes), self._edges)
         for identity, place in self._numbers.items():
             node, path = self._nodes[place], f"nodes[{place}]"
-            if self._examine_texts(_texts_of_node(node, path), identity, before[place], parser):
+            if self._examine_texts(texts_of_node(node, path), identity, before[place], parser):
                 module = str(node.get("module"))
                 self._warn_of_templates(path, modules.RENDERER if module in modules.CONTROL_MODULES else module)
+            body = body_of(node)
+            if body is not None:
+                texts = texts_of_body(node, body, f"{path}.config")
+                if self._examine_texts(texts, modules.body_key(identity), before[place], parser):
+                    self._warn_of_templates(f"{path}.config.body", str(body.get("module")))
         output = templates.texts_of(self._document.get("output"), "output")
-        texts = (each for each in output if templates.is_template(each[0]))
+        texts = (TemplateText(*each) for each in output if templates.is_template(each[0]))
         self._examine_texts(texts, OUTPUT, (1 << len(self._nodes)) - 1, parser)
         if "output" in self._document:
             self._warn_of_templates("output", modules.RENDERER)
+
+    def _warn_of_until(self, module: str, path: str) -> None:
+        message = f"no connected runner that does {module} evaluates `until`: the work waits until one does"
+        self.verdict.evaluated.append((module, Fault(path, "NOT_RENDERED", message)))
 
     def _warn_of_templates(self, path: str, module: str) -> None:
         message = f"no connected runner renders its templates: it waits until one that does {modules.RENDERER} is there"
         self.verdict.rendered.append((module, Fault(path, "NOT_RENDERED", message)))
 
     def _examine_texts(
-        self, texts: Iterable[tuple[str, str]], reader: str, before: int, parser: templates.TemplateParser
+        self, texts: Iterable[TemplateText], reader: str, before: int, parser: templates.TemplateParser
     ) -> bool:
         """`reader` has these templates. `before`: the nodes that they may read, as bits. False: there are none."""
         seen: set[str | None] = set()
-        where = ""
-        for text, where in texts:
+        has_some = False
+        for text in texts:
+            has_some = True
             if len(self.verdict.faults) >= FAULTS_MAX:
                 return True
-            for reference in parser.references(text, where, self._tell):
+            for reference in parser.references(text, self._tell):
                 seen.add(reference.node)
                 self._tell_all(self._reference_faults(reference, before))
         if seen:
             self.verdict.references[reader] = None if None in seen else sorted(name for name in seen if name)
-        return bool(where)
+        return has_some
 
     def _reference_faults(self, reference: templates.Reference, before: int) -> Iterator[Fault]:
         if reference.node is None:
@@ -312,14 +334,3 @@ def _delay_faults(part: Mapping[str, Any], workflow: Mapping[str, Any], prefix: 
         return  # this is another fault
     if is_shorter:
         yield Fault(f"{prefix}retry.maxDelay", "OUT_OF_RANGE", "must not be shorter than initialDelay")
-
-
-def _texts_of_node(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    """The templates of a node, each with its path."""
-    expression = _EXPRESSIONS.get(str(node.get("module")))
-    for key in ("config", "inputs"):
-        for text, where in templates.texts_of(node.get(key), f"{path}.{key}"):
-            if templates.is_template(text):
-                yield text, where
-            elif expression is not None and expression.fullmatch(where, len(path)):
-                yield "{{ " + text + " }}", where

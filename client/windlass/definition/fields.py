@@ -31,6 +31,10 @@ def _from_one(kind: str, words: str, most: int) -> Schema:
     return {"type": kind, "minimum": 1, "maximum": most, "description": f"must be {words} from 1 to {most}"}
 
 
+def whole_from_one(most: int) -> Schema:
+    return _from_one("integer", "a whole number", most)
+
+
 FREE: Final[Schema] = {"type": "object"}
 WORKFLOW_NAME: Final[Schema] = _form("a name", NAME_FORM, "MALFORMED_NAME")
 DURATION: Final[Schema] = {"duration": True, "x-reason": "BAD_DURATION"}
@@ -69,7 +73,7 @@ _LABELS: Final[Schema] = {
     **_LABEL,
 }
 _RETRY: Final[Schema] = object_of(
-    attempts=_from_one("integer", "a whole number", ATTEMPTS_MAX),
+    attempts=whole_from_one(ATTEMPTS_MAX),
     initialDelay=DURATION,
     factor=_from_one("number", "a number", FACTOR_MAX),
     maxDelay=DURATION,

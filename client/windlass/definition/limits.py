@@ -14,6 +14,12 @@ VERSION_MAX: Final = 2**31 - 1
 # How many levels of children an execution has below it at most.
 CHILD_DEPTH_MAX: Final = 16
 
+# Of a for_each@1: its items, and those that are under way at once. Of a repeat@1: its turns.
+ITEMS_MAX: Final = 10_000
+PARALLEL_MAX: Final = 1_000
+PARALLEL_DEFAULT: Final = 10
+TURNS_MAX: Final = 10_000
+
 ATTEMPTS_MAX: Final = 100
 # One attempt holds a place of its runner, which is shared.
 ATTEMPT_SECONDS_MAX: Final = 86_400

@@ -13,9 +13,9 @@ from windlass.definition.faults import Fault
 from windlass.definition.templates import is_template
 
 # The format has these modules, but this version of the engine cannot carry them out, so they are refused.
-UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "for_each@1"})
+UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1"})
 # The modules that the engine carries out without a runner.
-CONTROL_MODULES: Final = frozenset({"join@1", "sleep@1", "sub_workflow@1"})
+CONTROL_MODULES: Final = frozenset({"for_each@1", "join@1", "repeat@1", "sleep@1", "sub_workflow@1"})
 # Its node starts an execution of another workflow and waits for its end.
 SUB_WORKFLOW: Final = "sub_workflow@1"
 # A runner that does this module renders templates for control nodes, for outputs of workflows, and for runners that do
@@ -43,6 +43,19 @@ def module_faults(module: Any, path: str) -> Iterator[Fault]:
     elif module not in CONFIG_SCHEMAS and not is_own(module):
         known = ", ".join(sorted(CONFIG_SCHEMAS))
         yield Fault(path, "UNKNOWN_MODULE", f"there is no {module}; built in are {known}; your own have a dot")
+
+
+def body_key(node_id: str) -> str:
+    """The references of a loop's body have this key; no node can have this id."""
+    return f"{node_id}.body"
+
+
+def body_module_faults(module: Any, path: str) -> Iterator[Fault]:
+    """The faults of the module that a loop does for each of its items."""
+    if isinstance(module, str) and module in CONTROL_MODULES:
+        yield Fault(path, "UNSUPPORTED_MODULE", f"{module} is no body of a loop; a body names a module of a runner")
+    else:
+        yield from module_faults(module, path)
 
 
 def is_own(module: str) -> bool:

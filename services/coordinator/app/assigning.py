@@ -167,7 +167,9 @@ class Assigner:
 
     def _is_rendered_first(self, requirement: Requirement) -> bool:
         """A runner that does not render could do the work if it had no templates, and no other one is free."""
-        if not requirement.is_templated or any(each.data.fits(requirement) for each in self._runners.with_credit()):
+        if not requirement.is_templated or requirement.has_until:
+            return False
+        if any(each.data.fits(requirement) for each in self._runners.with_credit()):
             return False
         plain = requirement._replace(is_templated=False)
         return any(each.data.wants_rendered and each.data.fits(plain) for each in self._runners.sessions)
@@ -331,5 +333,6 @@ def _wanting(owned: OwnedExecution, requirement: Requirement) -> Iterator[Work]:
     return (work for work in owned.execution.ready if _needs(work) == needs)
 
 
-def _needs(work: Work) -> tuple[str, tuple[tuple[str, str], ...], bool]:
-    return work.node.runner_module, work.node.runner_labels, work.is_templated
+def _needs(work: Work) -> tuple[str, tuple[tuple[str, str], ...], bool, bool]:
+    node = work.node
+    return node.runner_module, node.runner_labels, work.is_templated, bool(node.until)

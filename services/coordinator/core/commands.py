@@ -17,9 +17,11 @@ from services.coordinator.core.values import (
     FinalError,
     Instant,
     Origin,
+    OutputRef,
     ReleaseReason,
     Span,
     Value,
+    WorkKey,
 )
 
 
@@ -170,6 +172,15 @@ class LoseRunner:
 
 
 @dataclass(slots=True)
+class FinishLoop:
+    """The output of a loop that is gathered was put into the output store."""
+
+    key: WorkKey
+    # None: it is too large for the store.
+    output: OutputRef | None
+
+
+@dataclass(slots=True)
 class NoteChildStarted:
     """The child is queued."""
 
@@ -183,6 +194,13 @@ class RefuseChild:
     child_execution_id: str
     reason: str
     message: str
+
+
+@dataclass(slots=True)
+class NoteChildCancelTold:
+    """The cancel is in the mailbox of the child, or the child is over."""
+
+    child_execution_id: str
 
 
 @dataclass(slots=True)
@@ -210,5 +228,5 @@ class Tick:
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
 _OfPeople: TypeAlias = Cancel | Pause | Resume
-_OfChild: TypeAlias = NoteChildStarted | RefuseChild | EndChild
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Adopt | _OfPeople | _OfChild
+_OfChild: TypeAlias = NoteChildStarted | RefuseChild | NoteChildCancelTold | EndChild
+Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | FinishLoop | Tick | Adopt | _OfPeople | _OfChild

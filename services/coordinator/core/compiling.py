@@ -7,6 +7,7 @@ Unknown fields are ignored, so that a newer api may add some.
 
 import json
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +15,9 @@ from services.coordinator.core.controls import CONTROLS
 from services.coordinator.core.definition import OUTPUT_NODE, Definition, Edge, JoinRule, Node, When
 from services.coordinator.core.retry import RetryOverrides
 from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
-from windlass.definition.config_schemas import RAW_MEMBERS
+from windlass.definition.config_schemas import LOOP_MODULES, OF_BODY, RAW_MEMBERS
 from windlass.definition.durations import parse_duration
-from windlass.definition.modules import RENDERER
+from windlass.definition.modules import RENDERER, body_key
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
@@ -61,8 +62,10 @@ def _edge(item: Document) -> Edge:
 
 
 def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node:
-    config, inputs = _json(item.get("config") or {}), _json(item.get("inputs") or {})
     node_id, module = item["id"], item["module"]
+    body = _body(item, workflow_retry, seen) if module in LOOP_MODULES else None
+    own_config = {key: value for key, value in (item.get("config") or {}).items() if not (body and key in OF_BODY)}
+    config, inputs = _json(own_config), _json(item.get("inputs") or {})
     # An expression without braces reads what a template reads.
     has_templates = module in RAW_MEMBERS or is_template((config + inputs).decode())
     control = CONTROLS.get(module)
@@ -90,8 +93,29 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
         references=seen.by_node(node_id) if has_templates else (),
+        body=body,
         has_control_inputs=control is not None and control.has_inputs,
         has_own_retry="retry" in item,
+    )
+
+
+def _body(item: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node:
+    """What the loop does for each item: a node like any other, with the loop's own id, policies and place."""
+    config = item["config"]
+    until = str(config.get("until") or "")
+    of_body = {key: value for key, value in item.items() if key not in ("config", "inputs")} | config["body"]
+    node = _node(of_body, workflow_retry, seen)
+    has_templates = node.has_templates or bool(until)
+    return replace(
+        node,
+        has_templates=has_templates,
+        # The loop decides what its failure means.
+        is_failure_handled=True,
+        edges=(),
+        targets=(),
+        in_degree=0,
+        references=seen.by_node(node.id, body_key(node.id)) if has_templates else (),
+        until=until,
     )
 
 
@@ -131,8 +155,9 @@ class _References:
             self.sources[item["to"]].append(item["from"])
             self.edges[item["from"]].append(_edge(item))
 
-    def by_node(self, node_id: str) -> tuple[str, ...]:
-        names = self._given.get(node_id, ())
+    def by_node(self, node_id: str, reader: str = "") -> tuple[str, ...]:
+        """`reader`: has the templates, if it is not the node itself."""
+        names = self._given.get(reader or node_id, ())
         return self._in_order(self._ancestors(node_id) if names is None else set(names))
 
     def by_output(self) -> tuple[str, ...]:

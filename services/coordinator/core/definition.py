@@ -68,6 +68,10 @@ class Node:
     is_failure_handled: bool = False
     # The nodes whose outputs the templates see.
     references: tuple[str, ...] = ()
+    # What a loop does for each of its items. It has the id of the loop and no edges: its items settle with the loop.
+    body: "Node | None" = None
+    # On the body of a repeat@1: its runner evaluates this expression after each turn.
+    until: str = ""
     # A control node that works on its inputs, so they are rendered with its config.
     has_control_inputs: bool = False
     # The node says itself how it is tried again.

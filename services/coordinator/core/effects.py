@@ -15,7 +15,8 @@ from typing import TypeAlias, assert_never
 
 from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import seen_outputs
-from services.coordinator.core.state import CancelChild, Execution, Obligation, Run, StartChild
+from services.coordinator.core.items import item_of
+from services.coordinator.core.state import Execution, Loop, Obligation, Run, StartChild
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
@@ -32,6 +33,8 @@ class GrantRun:
     run: Run
     # The templates of its node refer to them.
     outputs: list[tuple[str, Value]]
+    # They see it as `item`. None: the run is of no item of a list.
+    item: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -45,7 +48,14 @@ class StopRun:
     reason: str
 
 
-Effect: TypeAlias = GrantRun | StopRun | Obligation
+@dataclass(slots=True)
+class StoreLoopOutput:
+    """Put the output of a gathered loop into the output store, and finish the loop then."""
+
+    loop: Loop
+
+
+Effect: TypeAlias = GrantRun | StopRun | StoreLoopOutput | Obligation
 
 
 def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
@@ -54,18 +64,23 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
             outputs = seen_outputs(execution, run.work.node) if run.work.is_templated else []
-            return (GrantRun(run, outputs),) if run.instance_id else ()
+            item = None if run.work.loop is None else item_of(run.work)
+            return (GrantRun(run, outputs, item),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
         case ev.StopOrdered():
             return _stops(execution, event.outcome)
+        case ev.LoopEnded():
+            return _item_stops(execution, event)
+        case ev.LoopGathered():
+            return (StoreLoopOutput(execution.loops[event.key]),)
         case ev.ExecutionFinished():
-            return [each for each in execution.obligations if not isinstance(each, CancelChild)]
+            return list(execution.obligations)
         case ev.ChildRequested():
             return (StartChild(execution.unstarted[event.child_execution_id]),)
         case ev.ChildCancelOrdered():
-            return (CancelChild(event.child_execution_id),)
+            return (execution.uncancelled[event.child_execution_id],)
         case (
             ev.ExecutionStarted()
             | ev.ExecutionAdopted()
@@ -83,12 +98,16 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.BackoffEnded()
             | ev.WaitStarted()
             | ev.WaitEnded()
+            | ev.LoopStarted()
+            | ev.LoopContinued()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
             | ev.ExecutionPaused()
             | ev.ExecutionResumed()
             | ev.CommandRefused()
             | ev.ChildStarted()
+            | ev.ChildRefused()
+            | ev.ChildCancelTold()
         ):
             return ()
         case _:
@@ -103,7 +122,8 @@ def resume_effects(execution: Execution) -> Sequence[Effect]:
         for run in execution.runs
         if run.instance_id and (reason := why_to_stop(execution, run))
     ]
-    return [*stops, *execution.owed]
+    stores = [StoreLoopOutput(loop) for loop in execution.unstored.values()]
+    return [*stops, *stores, *execution.owed]
 
 
 def why_to_stop(execution: Execution, run: Run) -> str:
@@ -120,12 +140,19 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
     use before `rest_until`."""
     if execution.is_final:
         return rest_until or None
-    if not execution.only_waits or execution.stop is not None or (execution.unstarted and not rest_until):
+    if not execution.only_waits or execution.stop is not None:
+        return None
+    if (execution.unstarted or execution.uncancelled) and not rest_until:
         return None
     wake_time = execution.next_wake()
     if rest_until:
         return min(rest_until, wake_time or rest_until)
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
+
+
+def _item_stops(execution: Execution, event: ev.LoopEnded) -> list[Effect]:
+    runs = [execution.work[key].run for key in event.stopped]
+    return [StopRun(run.number, run.epoch, run.instance_id, LEASE_ENDED) for run in runs if run is not None]
 
 
 def _stops(execution: Execution, outcome: ExecutionState) -> list[Effect]:

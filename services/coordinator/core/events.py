@@ -237,7 +237,7 @@ class RunReleased(RunEvent):
 
 @dataclass(slots=True)
 class RunCancelled(RunEvent):
-    """The run ended without an outcome because the execution is ending."""
+    """The run ended without an outcome because the execution, or the loop that it is an item of, is ending."""
 
     start_time: Instant
     end_time: Instant
@@ -276,9 +276,49 @@ class WaitEnded(RunEvent):
 
 
 @dataclass(slots=True)
+class LoopStarted(RunEvent):
+    """A control node began to loop over items, or to take turns."""
+
+    # How many items there are, or how many turns it takes at most.
+    count: int
+    parallel_max: int
+    # An item that fails does not end the loop.
+    continues_on_failure: bool
+    # Between two turns.
+    delay: Span
+    # The items that begin at once. Further ones begin with the outcomes of these.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class LoopContinued(RunEvent):
+    """The wait between two turns is over."""
+
+    # The turn that begins.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class LoopGathered(RunEvent):
+    """All items are done, and their outputs together are too large to be inline. They have to be put into the output
+    store."""
+
+
+@dataclass(slots=True)
+class LoopEnded(RunEvent):
+    """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
+    that is stopped."""
+
+    # Items that were ready for a runner, awaited their next attempt, or were to begin.
+    cancelled: tuple[WorkKey, ...]
+    # Items that runners have, who are told to stop. Nobody waits for their answers.
+    stopped: tuple[WorkKey, ...]
+
+
+@dataclass(slots=True)
 class ChildRequested(RunEvent):
-    """A node that waits for a child wants this execution to be started. It is owed until ChildStarted, or until the
-    wait has ended. Everything that the start needs is here, so that each repetition asks for the same."""
+    """A node that waits for a child wants this execution to be started. The start is owed until ChildStarted or
+    ChildRefused, or until the child is over. Everything that it needs is here, so each repetition asks for the same."""
 
     # It is decided here and not by whoever starts the child, so that the start can be repeated.
     child_execution_id: str
@@ -301,8 +341,23 @@ class ChildStarted(RunEvent):
 
 
 @dataclass(slots=True)
+class ChildRefused(RunEvent):
+    """The child cannot be started, now or later. If the node still waits for it, its failure follows."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
 class ChildCancelOrdered(RunEvent):
-    """This execution is ending, so its child has to be cancelled. It is owed until this execution is over."""
+    """Nobody waits for the child any more, so it has to be cancelled. It is owed until ChildCancelTold, or until this
+    execution is over."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class ChildCancelTold(RunEvent):
+    """The cancel is in the mailbox of the child, or the child is over."""
 
     child_execution_id: str
 
@@ -390,5 +445,6 @@ _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-_OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfChild
+_OfLoop: TypeAlias = LoopStarted | LoopContinued | LoopGathered | LoopEnded
+OfChild: TypeAlias = ChildRequested | ChildStarted | ChildRefused | ChildCancelOrdered | ChildCancelTold
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop | OfChild

@@ -6,6 +6,7 @@ event names and nothing else, so a fan-out of a thousand folds in linear time.
     Work   a piece of work, by its key. All attempts at it share it.
     Run    one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
     Wait   what a control node waits for.
+    Loop   a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
 
 The life of work that a runner does:
 
@@ -15,7 +16,8 @@ The life of work that a runner does:
                      └───BackoffEnded── BACKOFF ◄──RunFailed with a retry time
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
-BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
+BEGUN, and then to SUCCEEDED or FAILED. A loop is LOOPING while its items are under way, and BEGUN again when it has to
+decide how it goes on. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
 is ended first, work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
 
 Hazards: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
@@ -24,6 +26,7 @@ changes that reading makes, and no later answer depends on them.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop
@@ -39,6 +42,7 @@ from services.coordinator.core.values import (
     Instant,
     Origin,
     RunState,
+    Span,
     Value,
     WorkKey,
 )
@@ -51,6 +55,7 @@ class WorkState(Enum):
     BACKOFF = "BACKOFF"
     BEGUN = "BEGUN"
     WAITING = "WAITING"
+    LOOPING = "LOOPING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -98,11 +103,13 @@ class Work:
     # The inputs and the config as a runner rendered them for one that does not render.
     rendered: Value | None = None
     output: Value | None = None
+    # The loop that it is an item of.
+    loop: "Loop | None" = None
 
     @property
     def is_templated(self) -> bool:
         """Whoever is given it has to render templates."""
-        return self.node.has_templates and self.rendered is None
+        return self.node.has_templates and (self.rendered is None or bool(self.node.until))
 
     def is_barred(self, instance_id: str, now: Instant) -> bool:
         """The runner has handed the work back and is not granted it yet."""
@@ -174,7 +181,8 @@ class ChildExecution(NamedTuple):
     # 0: none but that of its own workflow.
     deadline: Instant
     is_cancelled_with_parent: bool
-    # The run of the node that started it.
+    # The work that waits for it, and its run.
+    key: WorkKey
     run: int
 
 
@@ -187,6 +195,35 @@ class Wait:
     timer: int = 0
     # Set while a child is waited for.
     child: ChildExecution | None = None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Loop:
+    """A loop that is under way. An event about an item costs the same however many items there are."""
+
+    # The loop's own work, which has the iteration 0.
+    work: Work
+    # How many items it has, or how many turns it may take.
+    count: int
+    parallel_max: int
+    # An item that fails does not end the loop.
+    continues_on_failure: bool
+    # Between two turns.
+    delay: Span
+    # The items of a list, each as JSON. A loop without a list has none.
+    items: Sequence[bytes] = ()
+    # Items begin in their order: those up to this number have begun.
+    begun: int = 0
+    # The items that have begun and have no outcome, by iteration.
+    going: dict[int, Work] = field(default_factory=dict)
+    # The first item that failed.
+    failed: Work | None = None
+    # Of the outputs of all items so far.
+    output_bytes: int = 0
+
+    def key_of(self, iteration: int) -> WorkKey:
+        key = self.work.key
+        return WorkKey(key.node, iteration, key.generation)
 
 
 class TimerKind(Enum):
@@ -236,15 +273,18 @@ class Answer(NamedTuple):
 
 
 class StartChild(NamedTuple):
-    """The child has to be queued. ChildStarted acknowledges it, and so does the end of the wait."""
+    """The child has to be queued. ChildStarted and ChildRefused acknowledge it, and so does the end of the child."""
 
     child: ChildExecution
 
 
 class CancelChild(NamedTuple):
-    """The child has to learn that its parent is ending. The end of the lease acknowledges it."""
+    """The child has to learn that nobody waits for it. ChildCancelTold acknowledges it, and so does the end of the
+    lease."""
 
     execution_id: str
+    key: WorkKey
+    run: int
 
 
 class TellParent(NamedTuple):
@@ -286,6 +326,9 @@ class Execution:
     live: dict[int, Run] = field(default_factory=dict)
     backoffs: dict[WorkKey, Work] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
+    loops: dict[WorkKey, Loop] = field(default_factory=dict)
+    # Loops whose items are all done, and whose output has to be put into the output store.
+    unstored: dict[WorkKey, Loop] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
     # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)
@@ -302,11 +345,12 @@ class Execution:
     stop: Stop | None = None
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
-    # The waits for children, by the id of the child; and the children that are not known to be queued. A child stays
-    # among these even if this execution is told to end before.
+    # The waits for children, by the id of the child; the children that are not known to be queued, though perhaps
+    # nobody waits for them any more; and the cancels of children that are not known to have arrived.
     children: dict[str, Wait] = field(default_factory=dict)
     unstarted: dict[str, ChildExecution] = field(default_factory=dict)
-    # What is owed beside the start of children, in the order in which it has to be done.
+    uncancelled: dict[str, CancelChild] = field(default_factory=dict)
+    # What is owed when the execution is final, in the order in which it has to be done.
     obligations: list[Obligation] = field(default_factory=list)
     retries: int = 0
     cost_tokens: int = 0
@@ -322,12 +366,14 @@ class Execution:
     @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
-        return bool(self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over)
+        return bool(
+            self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over or self.loops
+        )
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
-        if self.live:
+        if self.live or self.unstored:
             return False
         return self.paused_by is not None or (not self.ready and bool(self.waits or self.backoffs))
 
@@ -344,16 +390,23 @@ class Execution:
     @property
     def owed(self) -> list[Obligation]:
         """What others have yet to be told, in the order in which they have to be told."""
-        return [*map(StartChild, self.unstarted.values()), *self.obligations]
+        return [*map(StartChild, self.unstarted.values()), *self.uncancelled.values(), *self.obligations]
 
     def work_of(self, key: WorkKey) -> Work:
         """The work with this key. It is made when it is first mentioned."""
         work = self.work.get(key)
         if work is None:
             node = self.definition.nodes[key.node]
-            work = self.work[key] = Work(key, node, node.in_degree)
-            if not key.iteration:
-                self.current[key.node] = work
+            if key.iteration:
+                return self._new_item(key, node)
+            work = self.work[key] = self.current[key.node] = Work(key, node, node.in_degree)
+        return work
+
+    def _new_item(self, key: WorkKey, node: Node) -> Work:
+        loop = self.loops[WorkKey(key.node, 0, key.generation)]
+        assert node.body is not None
+        work = self.work[key] = loop.going[key.iteration] = Work(key, node.body, 0, loop=loop)
+        loop.begun = key.iteration
         return work
 
     def target_of(self, node_id: str) -> Work:

@@ -69,6 +69,10 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int,
     if work.is_templated:
         # Only templates read these.
         message.state = execution.definition.initial_state
+        if effect.item is not None:
+            message.item = effect.item
+        if node.until and not run.is_rendering:
+            message.until = node.until
         _put_data(message, execution, effect.outputs)
     if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)

@@ -81,7 +81,7 @@ def read(job: Job, module: Module) -> Reading:
     """Parse the job. Every text in the raw members counts as an expression: the module is going to evaluate it."""
     config, inputs = orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
     raw = {key: config.pop(key) for key in module.raw_config if key in config}
-    documents, data_bytes = {"config": config, "inputs": inputs}, _data_bytes(job)
+    documents, data_bytes = {"config": config, "inputs": inputs}, bytes_of_data(job)
     weight = weight_of_document(documents) if job.has_templates else 0
     has_plain_documents = is_plain_document(weight, data_bytes)
     is_plain = has_plain_documents and are_plain_conditions(raw, data_bytes)
@@ -99,17 +99,17 @@ def prepare(
     def scope() -> dict[str, Any]:
         """Only plain templates see the data in this process, so it is parsed for them alone."""
         nonlocal parsed
-        parsed = parsed or with_parts(_scope(job), _data(job, loaded))
+        parsed = parsed or with_parts(scope_of(job), data_of(job, loaded))
         return parsed
 
     def evaluate(expression: str) -> Any:
-        if are_plain_conditions(expression, _data_bytes(job)):
+        if are_plain_conditions(expression, bytes_of_data(job)):
             return rendering.renderer.evaluate(expression, scope())
-        return rendering.children.of(job.workspace).evaluate(expression, _scope(job), _data(job, loaded))
+        return rendering.children.of(job.workspace).evaluate(expression, scope_of(job), data_of(job, loaded))
 
     documents = reading.documents
     if not reading.has_plain_documents:
-        documents = rendering.children.of(job.workspace).render(documents, _scope(job), _data(job, loaded))
+        documents = rendering.children.of(job.workspace).render(documents, scope_of(job), data_of(job, loaded))
     elif reading.has_templates:
         documents = rendering.renderer.render(documents, scope())
     config, inputs = documents["config"] | reading.raw, documents["inputs"]
@@ -250,21 +250,24 @@ def _deadline(job: Job) -> datetime:
     return datetime.fromtimestamp(min(own, job.deadline_ns / 1e9) if job.deadline_ns else own, UTC)
 
 
-def _data_bytes(job: Job) -> int:
+def bytes_of_data(job: Job) -> int:
     """The size of everything that the templates of the job can see."""
-    data = (job.execution_input, job.state, *job.outputs.values())
+    data = (job.execution_input, job.state, job.item, *job.outputs.values())
     return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
-def _scope(job: Job) -> dict[str, Any]:
+def scope_of(job: Job) -> dict[str, Any]:
     """What templates see besides the data."""
-    return {"execution": {"id": job.execution_id, "workflow": job.workflow}, "nodes": {}}
+    scope: dict[str, Any] = {"execution": {"id": job.execution_id, "workflow": job.workflow}, "nodes": {}}
+    return scope | {"index": job.iteration - 1} if job.iteration else scope
 
 
-def _data(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]:
+def data_of(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]:
     """The data that templates see, as JSON by its path."""
     assert isinstance(job.execution_input, bytes), "the worker has fetched it"
     data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
+    if job.item:
+        data["item",] = job.item
     for node, value in job.outputs.items():
         data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
     return data

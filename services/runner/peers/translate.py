@@ -36,6 +36,9 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         is_render_all=grant.render_all,
         traceparent=grant.traceparent,
         cursor=grant.cursor,
+        iteration=grant.iteration,
+        item=grant.item,
+        until=grant.until,
         places_max=grant.places_max,
         deadline_ns=now_ns + grant.execution_left.ToNanoseconds() if grant.HasField("execution_left") else 0,
     )

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from services.coordinator.core.child_ids import child_id
-from services.coordinator.core.commands import EndChild, NoteChildStarted, RefuseChild
+from services.coordinator.core.commands import EndChild, NoteChildCancelTold, NoteChildStarted, RefuseChild
 from services.coordinator.core.effects import parking, resume_effects
 from services.coordinator.core.events import ChildRequested
 from services.coordinator.core.results import json_fault
 from services.coordinator.core.state import CancelChild, ReportFinished, StartChild, TellParent
-from services.coordinator.core.values import ExecutionState, FinalError, OutputRef
+from services.coordinator.core.values import ExecutionState, FinalError, OutputRef, WorkKey
 from tests.support.story import BEGIN, EXECUTION_ID, SECOND, Document, Story, chain, edge, names, node, the_event
 from windlass.definition.limits import CHILD_DEPTH_MAX, DEPTH_MAX
 
@@ -165,18 +165,13 @@ def test_the_id_of_a_child_is_an_execution_id_of_its_own():
 
 
 def test_a_start_that_is_refused_fails_the_node_once():
-    story = waiting(billing(), node("sorry"), edges=[edge("bill", "sorry", "failure")])
-    refusal = RefuseChild(child(story), "WORKFLOW_ARCHIVED", "workflow 'billing' is archived")
-    assert names(story.when(refusal)) == ["WaitEnded", "RunFailed"]
-    assert (story.run("bill").error.type, story.ready) == ("WORKFLOW_ARCHIVED", ["sorry"])
-    assert story.when(refusal).events == []
-
-
-def test_a_start_that_is_refused_is_owed_no_more():
-    story = Story([billing()])
+    story = Story([billing(), node("sorry")], [edge("bill", "sorry", "failure")])
     story.start()
-    story.when(RefuseChild(child(story), "INPUT_MISMATCH", "amount is missing"))
-    assert (story.state, story.execution.owed) == ("FAILED", [ReportFinished(ExecutionState.FAILED)])
+    refusal = RefuseChild(child(story), "WORKFLOW_ARCHIVED", "workflow 'billing' is archived")
+    assert names(story.when(refusal)) == ["ChildRefused", "WaitEnded", "RunFailed"]
+    assert (story.run("bill").error.type, story.ready) == ("WORKFLOW_ARCHIVED", ["sorry"])
+    assert story.execution.owed == []
+    assert story.when(refusal).events == []
 
 
 # The end of the child
@@ -269,7 +264,7 @@ def test_a_child_that_was_cancelled_is_not_started_again():
 def test_a_parent_that_ends_cancels_its_child_before_it_reports_its_end():
     story = waiting()
     assert names(story.cancel()) == ["StopOrdered", "ChildCancelOrdered", "RunCancelled", "ExecutionFinished"]
-    owed = [CancelChild(child(story)), ReportFinished(ExecutionState.CANCELLED)]
+    owed = [CancelChild(child(story), WorkKey("bill"), 1), ReportFinished(ExecutionState.CANCELLED)]
     assert story.effects == owed
     assert resume_effects(story.again().execution) == owed
 
@@ -300,7 +295,23 @@ def test_a_start_that_is_not_acknowledged_comes_before_the_cancel():
     story.start()
     story.cancel()
     assert [type(each) for each in story.execution.owed] == [StartChild, CancelChild, ReportFinished]
-    assert story.when(NoteChildStarted(child(story))).events == [], "it is final"
+    for news in (NoteChildStarted(child(story)), NoteChildCancelTold(child(story))):
+        assert story.when(news).events == [], "it is final"
+
+
+def test_a_parent_that_awaits_its_runners_settles_what_it_owes():
+    story = Story([billing(), node("a"), billing("other")])
+    story.start()
+    story.assign("a")
+    bill, other = story.execution.children
+    story.cancel()
+    assert not story.execution.is_final
+    assert names(story.when(NoteChildStarted(bill))) == ["ChildStarted"]
+    assert names(story.when(RefuseChild(other, "QUEUE_FULL", "full"))) == ["ChildRefused"]
+    for id in (bill, other):
+        assert names(story.when(NoteChildCancelTold(id))) == ["ChildCancelTold"]
+        assert story.when(NoteChildCancelTold(id)).events == []
+    assert story.execution.owed == []
 
 
 def test_an_end_that_comes_after_the_end_of_the_parent_changes_nothing():

@@ -9,6 +9,7 @@ and the promises here:
 - L: given time and willing runners, every execution ends.
 """
 
+import json
 from collections import defaultdict
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from services.coordinator.core.commands import (
     Assign,
     AssignedRun,
+    FinishLoop,
     Release,
     ReportFailure,
     ReportProgress,
@@ -27,11 +29,14 @@ from services.coordinator.core.commands import (
     ReportSuccess,
 )
 from services.coordinator.core.events import BackoffEnded, RunFailed, RunLeased, RunSucceeded, WaitEnded, WaitStarted
-from services.coordinator.core.values import Error, ErrorClass, ReleaseReason
+from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason
 from tests.support.story import Story
 
 WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
-MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered"]
+MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered", "for_each@1", "for_each@1", "repeat@1"]
+# What every work reports: an output for anybody, and also the config of a control node that was to be rendered.
+OUTPUT = b'{"duration":"3s","items":[1,2,3],"maxParallel":2,"maxIterations":3,"delay":"2s"}'
+KEPT = OutputRef("k", "0" * 64, 300_000)
 INSTANCES = ["i1", "i2", "i3"]
 
 
@@ -60,6 +65,20 @@ def _node(draw, number):
     node: dict[str, Any] = {"id": f"n{number}", "module": module, "retry": {"attempts": draw(st.integers(1, 3))}}
     if module in ("sleep@1", "rendered"):
         node |= {"module": "sleep@1", "config": {"duration": "5s" if module == "sleep@1" else "{{ 5 }}s"}}
+    elif module == "for_each@1":
+        node["config"] = {
+            "items": draw(st.one_of(st.lists(st.integers(0, 9), max_size=5), st.just("{{ input.ids }}"))),
+            "maxParallel": draw(st.integers(1, 3)),
+            "onItemFailure": draw(st.sampled_from(["FAIL", "CONTINUE"])),
+            "body": {"module": "noop@1"},
+        }
+    elif module == "repeat@1":
+        node["config"] = {
+            "until": "output.done",
+            "maxIterations": draw(st.integers(1, 4)),
+            "delay": draw(st.sampled_from(["0s", "5s", "{{ input.wait }}"])),
+            "body": {"module": "noop@1"},
+        }
     elif module == "noop@1":
         node |= {"idempotent": draw(st.booleans()), "join": draw(st.sampled_from(["ALL", "ALL", "ANY"]))}
         if draw(st.booleans()):
@@ -93,6 +112,7 @@ class Fortune(RuleBasedStateMachine):
                 attempts.append(event.attempt)
             case RunSucceeded():
                 self.outcomes[event.key] += 1
+                _assert_in_order(self.story, event)
             case RunFailed() | WaitStarted():
                 self.wakes[event.key] = event.retry_time if isinstance(event, RunFailed) else event.due_time
             case BackoffEnded() | WaitEnded():
@@ -118,10 +138,18 @@ class Fortune(RuleBasedStateMachine):
         assert not (is_paused and decision.events), "S18"
 
     @precondition(lambda self: self.story.execution.live)
-    @rule(data=st.data(), branch=st.sampled_from(["", "left", "right"]))
+    @rule(data=st.data(), branch=st.sampled_from(["", "left", "right", "true", "false"]))
     def succeed(self, data, branch):
         run = self.pick(data, self.story.execution.live.values())
-        self.send(ReportSuccess(run.number, run.epoch, b'{"duration":"30s"}', branch))
+        is_kept = run.work.loop is not None and data.draw(st.integers(0, 5)) == 0
+        self.send(ReportSuccess(run.number, run.epoch, KEPT if is_kept else OUTPUT, branch))
+
+    @precondition(lambda self: self.story.execution.unstored)
+    @rule(data=st.data(), output=st.sampled_from([KEPT, KEPT, None]))
+    def store(self, data, output):
+        key = self.pick(data, self.story.execution.unstored)
+        self.do(lambda: self.story.when(FinishLoop(key, output)))
+        assert self.do(lambda: self.story.when(FinishLoop(key, output))).events == []
 
     @precondition(lambda self: self.story.execution.live)
     @rule(data=st.data(), error=st.sampled_from(ErrorClass), random=st.floats(0, 1, exclude_max=True))
@@ -200,11 +228,27 @@ class Fortune(RuleBasedStateMachine):
             if self.story.execution.ready:
                 self.story.assign()
             for run in list(self.story.execution.live.values()):
-                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, b'{"duration":"1s"}')))
+                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, OUTPUT, "true")))
+            for key in list(self.story.execution.unstored):
+                self.do(lambda key=key: self.story.when(FinishLoop(key, KEPT)))
             if not self.story.execution.is_final and self.story.execution.next_wake():
                 self.story.wake()
         assert self.story.execution.is_final, "it never ends"
         _assert_states_follow(self.story)
+
+
+def _assert_in_order(story, event):
+    """The output of a loop over a list has one place for each item, in their order."""
+    execution = story.execution
+    items = [work for key, work in execution.work.items() if key[0] == event.key.node and key.iteration]
+    if event.key.iteration or not items or execution.definition.nodes[event.key.node].module != "for_each@1":
+        return
+    assert all(work.state.value in ("SUCCEEDED", "FAILED") for work in items)
+    if isinstance(event.output, bytes):
+        in_order = sorted(items, key=lambda work: work.key.iteration)
+        assert ["error" in place for place in json.loads(event.output)] == [
+            work.state.value == "FAILED" for work in in_order
+        ]
 
 
 def _edges_into(story, node):

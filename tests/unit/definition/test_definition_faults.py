@@ -178,7 +178,7 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("nodes.0.module", "http.request@2", "nodes[0].module", "UNKNOWN_MODULE"),
     ("nodes.0.module", "Billing.Charge@1", "nodes[0].module", "MALFORMED_MODULE"),
     ("nodes.0.module", "a." + "b" * 130 + "@1", "nodes[0].module", "MALFORMED_MODULE"),
-    ("nodes.0.module", "for_each@1", "nodes[0].module", "UNSUPPORTED_MODULE"),
+    ("nodes.0.module", "approval@1", "nodes[0].module", "UNSUPPORTED_MODULE"),
     ("nodes.0.config", "x", "nodes[0].config", "WRONG_TYPE"),
     ("nodes.0.inputs", [], "nodes[0].inputs", "WRONG_TYPE"),
     ("nodes.0.timeout", "0s", "nodes[0].timeout", "OUT_OF_RANGE"),
@@ -461,9 +461,9 @@ def test_templates_are_read_until_there_are_faults_enough(monkeypatch: pytest.Mo
     asked = []
 
     class Counting(TemplateParser):
-        def references(self, template: str, *more: Any) -> Any:
-            asked.append(template)
-            return super().references(template, *more)
+        def references(self, text: Any, *more: Any) -> Any:
+            asked.append(text)
+            return super().references(text, *more)
 
     monkeypatch.setattr(templates, "TemplateParser", Counting)
     document = good()

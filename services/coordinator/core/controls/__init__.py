@@ -8,7 +8,9 @@ stands with those of all modules, in `windlass.definition`.
 """
 
 from services.coordinator.core.controls.control import Control, InvalidConfig
+from services.coordinator.core.controls.for_each import ForEach
 from services.coordinator.core.controls.join import Join
+from services.coordinator.core.controls.repeat import Repeat
 from services.coordinator.core.controls.sleep import Sleep
 from services.coordinator.core.controls.sub_workflow import SubWorkflow
 from services.coordinator.core.events import WaitEnded, WaitOutcome
@@ -16,7 +18,8 @@ from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
 
-CONTROLS: dict[str, Control] = {control.module: control for control in (Join(), Sleep(), SubWorkflow())}
+_CONTROLS = (ForEach(), Join(), Repeat(), Sleep(), SubWorkflow())
+CONTROLS: dict[str, Control] = {control.module: control for control in _CONTROLS}
 
 
 def begin(turn: Turn, work: Work) -> None:

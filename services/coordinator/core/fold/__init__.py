@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import children, graph, lifetime, pausing, runs, waits
+from services.coordinator.core.fold import children, graph, lifetime, loops, pausing, runs, waits
 from services.coordinator.core.fold.answers import remember
-from services.coordinator.core.state import Answer, CancelChild, Execution
+from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
 
 
@@ -58,20 +58,23 @@ def apply(execution: Execution, event: ev.Event) -> None:
         case ev.BackoffEnded():
             work = execution.backoffs.pop(event.key)
             work.timer = 0
-            if work.node.needs_runner:
-                graph.make_ready(execution, work)
-            else:
-                graph.begin(execution, work)
+            graph.go_on_again(execution, work)
         case ev.WaitStarted():
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
-        case ev.ChildRequested():
-            children.child_requested(execution, event)
-        case ev.ChildStarted():
-            del execution.unstarted[event.child_execution_id]
-        case ev.ChildCancelOrdered():
-            execution.obligations.append(CancelChild(event.child_execution_id))
+        case ev.LoopStarted():
+            loops.loop_started(execution, event)
+        case ev.LoopContinued():
+            loops.loop_continued(execution, event)
+        case ev.LoopGathered():
+            loops.loop_gathered(execution, event)
+        case ev.LoopEnded():
+            loops.loop_ended(execution, event)
+        case (
+            ev.ChildRequested() | ev.ChildStarted() | ev.ChildRefused() | ev.ChildCancelOrdered() | ev.ChildCancelTold()
+        ):
+            children.apply_to_children(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
             run = runs.new_run(execution, work, event, RunState.SKIPPED)

@@ -1,10 +1,10 @@
 """Bookkeeping of runs: they are made, go on and end, and their work with them."""
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold.graph import apply_consequences, begin, fail, release_targets
+from services.coordinator.core.fold.graph import apply_consequences, begin, fail, item_ended, release_targets
 from services.coordinator.core.fold.timers import set_timer
 from services.coordinator.core.state import Execution, Run, TimerKind, Work, WorkState
-from services.coordinator.core.values import BrokenInvariant, FailureReason, RunState
+from services.coordinator.core.values import BrokenInvariant, FailureReason, RunState, WorkKey
 
 # Every step asks for these. To look a member up in its enum takes 45 ns in Python 3.11.
 _LIVE, _SUCCEEDED = WorkState.LIVE, WorkState.SUCCEEDED
@@ -62,6 +62,8 @@ def run_succeeded(execution: Execution, event: ev.RunSucceeded) -> None:
         execution.cost_tokens += event.cost_tokens
     run.output = work.output = event.output
     work.state = _SUCCEEDED
+    if work.loop is not None:
+        item_ended(work)
     apply_consequences(execution, work, event.then)
 
 
@@ -142,7 +144,9 @@ def run_released(execution: Execution, event: ev.RunReleased) -> None:
         work.hand_backs += 1
         others = [each for each in work.barred if each[1] > event.time and each[0] != run.instance_id]
         work.barred = (*others, (run.instance_id, event.again_time))
-    work.state = WorkState.CANCELLED
+    if not event.then.ready:
+        work.state = WorkState.CANCELLED
+        item_ended(work)
     release_targets(execution, event.then)
 
 
@@ -152,11 +156,21 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
         wait.timer = 0
         if wait.child is not None:
             del execution.children[wait.child.execution_id]
+    if event.key in execution.loops:
+        forget_loop(execution, event.key)
     run.is_answered = run.is_answered or event.is_reported
     run.state = RunState.CANCELLED
     run.start_time = event.start_time or run.start_time
     run.end_time = event.end_time or event.time
     run.work.state = WorkState.CANCELLED
+    item_ended(run.work)
+
+
+def forget_loop(execution: Execution, key: WorkKey) -> None:
+    loop = execution.loops.pop(key)
+    execution.unstored.pop(key, None)
+    # Its items keep the loop, and the list may be large.
+    loop.items = ()
 
 
 def ended_run(execution: Execution, event: ev.RunEvent) -> Run:

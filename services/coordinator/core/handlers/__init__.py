@@ -3,7 +3,7 @@
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
-    children    news of the executions that nodes start
+    storing     FinishLoop                       children   news of the executions that nodes start
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -14,7 +14,16 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import children, leasing, pausing, reporting, starting, stopping, timing
+from services.coordinator.core.handlers import (
+    children,
+    leasing,
+    pausing,
+    reporting,
+    starting,
+    stopping,
+    storing,
+    timing,
+)
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -33,9 +42,11 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Cancel: stopping.cancel,
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,
+    commands.FinishLoop: storing.finish_loop,
     commands.Tick: timing.tick,
     commands.NoteChildStarted: children.note_child_started,
     commands.RefuseChild: children.refuse_child,
+    commands.NoteChildCancelTold: children.note_child_cancel_told,
     commands.EndChild: children.end_child,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"

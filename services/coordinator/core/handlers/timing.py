@@ -5,7 +5,7 @@ from typing import assert_never
 from services.coordinator.core.commands import ReportOfEnd, Tick
 from services.coordinator.core.controls import end_wait
 from services.coordinator.core.decision import CommandRefusal
-from services.coordinator.core.events import BackoffEnded, RunCancelled, WaitOutcome
+from services.coordinator.core.events import BackoffEnded, WaitOutcome
 from services.coordinator.core.handlers.stopping import order_timeout
 from services.coordinator.core.state import Run, Timer, TimerKind, Wait, Work
 from services.coordinator.core.turn import Turn
@@ -35,7 +35,7 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
             order_timeout(turn)
         case TimerKind.ANSWER:
             for run in list(turn.execution.live.values()):
-                turn.emit(RunCancelled(turn.now, run.work.key, run.number, 0, 0, False))
+                turn.cancel_run(run.work)
         case _:
             assert_never(timer.kind)
 

@@ -277,6 +277,8 @@ class RunGrant(_message.Message):
     EXECUTION_INPUT_REF_FIELD_NUMBER: _builtins.int
     RENDERED_FIELD_NUMBER: _builtins.int
     RENDER_ALL_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     PLACES_MAX_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
@@ -284,7 +286,9 @@ class RunGrant(_message.Message):
     node: _builtins.str
     module: _builtins.str
     iteration: _builtins.int
-    """They tell the pieces of work of one node apart, and are shown with the run. The runner does nothing with them."""
+    """They tell the pieces of work of one node apart, and are shown with the run. The templates of an item or a turn of a
+    loop see iteration - 1 as `index`; a plain node has the iteration 0, and its templates see no index.
+    """
     generation: _builtins.int
     attempt: _builtins.int
     """1 for the first attempt at this work. 0 if render_all is set, which is no attempt."""
@@ -322,6 +326,14 @@ class RunGrant(_message.Message):
     render_all: _builtins.bool
     """True: only render, and report {"config": …, "inputs": …} as the output. A runner that cannot render is then granted
     the run with these values. Never set for a runner that has set Attach.wants_rendered.
+    """
+    item: _builtins.bytes
+    """JSON: the templates see it as `item`. Empty: they see no item, or has_templates is false."""
+    until: _builtins.str
+    """The work is a turn of a loop, and this is an expression like that of condition@1. After the work has succeeded, the
+    runner evaluates it over what templates see, the output of the work as `output`, and `index`, and reports the branch
+    "true" or "false" by its truth, whatever branch the work took. If it cannot be evaluated, the run fails. Empty: there
+    is nothing to evaluate. Never set for a runner that has set Attach.wants_rendered.
     """
     places_max: _builtins.int
     """While this runner is at work for this workspace already, it begins the run only when fewer than so many of its runs are
@@ -390,11 +402,13 @@ class RunGrant(_message.Message):
         execution_input_ref: Global___OutputRef | None = ...,
         rendered: Global___OutputRef | None = ...,
         render_all: _builtins.bool = ...,
+        item: _builtins.bytes = ...,
+        until: _builtins.str = ...,
         places_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -196,9 +196,15 @@ class Event(_message.Message):
     EXECUTION_PAUSED_FIELD_NUMBER: _builtins.int
     EXECUTION_RESUMED_FIELD_NUMBER: _builtins.int
     COMMAND_REFUSED_FIELD_NUMBER: _builtins.int
+    LOOP_STARTED_FIELD_NUMBER: _builtins.int
+    LOOP_CONTINUED_FIELD_NUMBER: _builtins.int
+    LOOP_GATHERED_FIELD_NUMBER: _builtins.int
+    LOOP_ENDED_FIELD_NUMBER: _builtins.int
     CHILD_REQUESTED_FIELD_NUMBER: _builtins.int
     CHILD_STARTED_FIELD_NUMBER: _builtins.int
     CHILD_CANCEL_ORDERED_FIELD_NUMBER: _builtins.int
+    CHILD_REFUSED_FIELD_NUMBER: _builtins.int
+    CHILD_CANCEL_TOLD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -248,11 +254,23 @@ class Event(_message.Message):
     @_builtins.property
     def command_refused(self) -> Global___CommandRefused: ...
     @_builtins.property
+    def loop_started(self) -> Global___LoopStarted: ...
+    @_builtins.property
+    def loop_continued(self) -> Global___LoopContinued: ...
+    @_builtins.property
+    def loop_gathered(self) -> Global___LoopGathered: ...
+    @_builtins.property
+    def loop_ended(self) -> Global___LoopEnded: ...
+    @_builtins.property
     def child_requested(self) -> Global___ChildRequested: ...
     @_builtins.property
     def child_started(self) -> Global___ChildStarted: ...
     @_builtins.property
     def child_cancel_ordered(self) -> Global___ChildCancelOrdered: ...
+    @_builtins.property
+    def child_refused(self) -> Global___ChildRefused: ...
+    @_builtins.property
+    def child_cancel_told(self) -> Global___ChildCancelTold: ...
     def __init__(
         self,
         *,
@@ -280,15 +298,21 @@ class Event(_message.Message):
         execution_paused: Global___ExecutionPaused | None = ...,
         execution_resumed: Global___ExecutionResumed | None = ...,
         command_refused: Global___CommandRefused | None = ...,
+        loop_started: Global___LoopStarted | None = ...,
+        loop_continued: Global___LoopContinued | None = ...,
+        loop_gathered: Global___LoopGathered | None = ...,
+        loop_ended: Global___LoopEnded | None = ...,
         child_requested: Global___ChildRequested | None = ...,
         child_started: Global___ChildStarted | None = ...,
         child_cancel_ordered: Global___ChildCancelOrdered | None = ...,
+        child_refused: Global___ChildRefused | None = ...,
+        child_cancel_told: Global___ChildCancelTold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "child_requested", "child_started", "child_cancel_ordered"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_ended", "child_requested", "child_started", "child_cancel_ordered", "child_refused", "child_cancel_told"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -975,7 +999,7 @@ Global___RunReleased: _TypeAlias = RunReleased  # noqa: Y015
 
 @_typing.final
 class RunCancelled(_message.Message):
-    """The run ended without an outcome because the execution is ending."""
+    """The run ended without an outcome because the execution, or the loop that it is an item of, is ending."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1122,6 +1146,152 @@ class WaitEnded(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitEnded: _TypeAlias = WaitEnded  # noqa: Y015
+
+@_typing.final
+class LoopStarted(_message.Message):
+    """A control node began to loop over items, or to take turns. Its items have its node and its generation, and the
+    iterations 1, 2, 3 and so on. The run is the one that rendered its config, or a new one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    PARALLEL_MAX_FIELD_NUMBER: _builtins.int
+    CONTINUES_ON_FAILURE_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    count: _builtins.int
+    """How many items there are, or how many turns it takes at most."""
+    parallel_max: _builtins.int
+    """So many items are under way at once, at most."""
+    continues_on_failure: _builtins.bool
+    """An item that fails does not end the loop."""
+    delay: _builtins.int
+    """Between two turns."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The items that begin at once. Further ones begin with the outcomes of these."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        count: _builtins.int = ...,
+        parallel_max: _builtins.int = ...,
+        continues_on_failure: _builtins.bool = ...,
+        delay: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continues_on_failure", b"continues_on_failure", "count", b"count", "delay", b"delay", "key", b"key", "parallel_max", b"parallel_max", "run", b"run", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopStarted: _TypeAlias = LoopStarted  # noqa: Y015
+
+@_typing.final
+class LoopContinued(_message.Message):
+    """The wait between two turns of a loop is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The turn that begins."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "run", b"run", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopContinued: _TypeAlias = LoopContinued  # noqa: Y015
+
+@_typing.final
+class LoopGathered(_message.Message):
+    """All items are done, and their outputs together are too large to be inline. The coordinator puts them into the output
+    store. A LoopEnded and the outcome of the loop follow when they are there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopGathered: _TypeAlias = LoopGathered  # noqa: Y015
+
+@_typing.final
+class LoopEnded(_message.Message):
+    """No item of the loop begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each
+    item that is stopped.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Items that were ready for a runner, awaited their next attempt, or were to begin."""
+
+    @_builtins.property
+    def stopped(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Items that runners have, who are told to stop. Nobody waits for their answers."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        cancelled: _abc.Iterable[Global___WorkKey] | None = ...,
+        stopped: _abc.Iterable[Global___WorkKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "key", b"key", "run", b"run", "stopped", b"stopped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopEnded: _TypeAlias = LoopEnded  # noqa: Y015
 
 @_typing.final
 class WorkSkipped(_message.Message):
@@ -1397,8 +1567,8 @@ Global___ExecutionFinished: _TypeAlias = ExecutionFinished  # noqa: Y015
 
 @_typing.final
 class ChildRequested(_message.Message):
-    """A node that waits wants this execution to be started as a child. It is owed until ChildStarted, or until the wait has
-    ended. The start is repeated under the same id, so it happens once.
+    """A node that waits wants this execution to be started as a child. The start is owed until ChildStarted or ChildRefused,
+    or until the child is over. It is repeated under the same id, so it happens once.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1473,8 +1643,66 @@ class ChildStarted(_message.Message):
 Global___ChildStarted: _TypeAlias = ChildStarted  # noqa: Y015
 
 @_typing.final
+class ChildRefused(_message.Message):
+    """The child cannot be started, now or later. If the node still waits for it, its failure follows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildRefused: _TypeAlias = ChildRefused  # noqa: Y015
+
+@_typing.final
+class ChildCancelTold(_message.Message):
+    """The cancel is in the mailbox of the child, or the child is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildCancelTold: _TypeAlias = ChildCancelTold  # noqa: Y015
+
+@_typing.final
 class ChildCancelOrdered(_message.Message):
-    """The execution is ending, so its child has to be cancelled. It is owed until the execution is over."""
+    """Nobody waits for the child any more, so it has to be cancelled. The cancel is owed until ChildCancelTold, or until the
+    execution is over.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
