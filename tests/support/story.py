@@ -317,4 +317,4 @@ def _check_loops(execution: Execution) -> None:
         assert bool(going) != (key in execution.waits or key in execution.unstored), "the loop stands still"
 
 
-_GOING = (WorkState.READY, WorkState.LIVE, WorkState.BACKOFF)
+_GOING = (WorkState.READY, WorkState.LIVE, WorkState.BACKOFF, WorkState.WAITING)

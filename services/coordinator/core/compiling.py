@@ -18,6 +18,7 @@ from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
 from windlass.definition.config_schemas import LOOP_MODULES, OF_BODY, RAW_MEMBERS
 from windlass.definition.durations import parse_duration
 from windlass.definition.modules import RENDERER, body_key
+from windlass.definition.template_texts import body_of
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
@@ -103,7 +104,7 @@ def _body(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
     """What the loop does for each item: a node like any other, with the loop's own id, policies and place."""
     config = item["config"]
     until = str(config.get("until") or "")
-    of_body = {key: value for key, value in item.items() if key not in ("config", "inputs")} | config["body"]
+    of_body = {key: value for key, value in item.items() if key not in ("config", "inputs")} | dict(body_of(item) or {})
     node = _node(of_body, workflow_retry, seen)
     has_templates = node.has_templates or bool(until)
     return replace(

@@ -316,12 +316,18 @@ class LoopEnded(RunEvent):
 
 
 @dataclass(slots=True)
-class ChildRequested(RunEvent):
-    """A node that waits for a child wants this execution to be started. The start is owed until ChildStarted or
-    ChildRefused, or until the child is over. Everything that it needs is here, so each repetition asks for the same."""
+class ChildEvent(RunEvent):
+    """An event about an execution that the work has started."""
 
-    # It is decided here and not by whoever starts the child, so that the start can be repeated.
     child_execution_id: str
+
+
+@dataclass(slots=True)
+class ChildRequested(ChildEvent):
+    """A node that waits for a child wants this execution to be started. The start is owed until ChildStarted or
+    ChildRefused, or until the child is over. Everything that it needs is here, also the id of the child, so each
+    repetition asks for the same."""
+
     workflow: str
     # 0: the newest one when the child is started.
     version: int
@@ -334,32 +340,24 @@ class ChildRequested(RunEvent):
 
 
 @dataclass(slots=True)
-class ChildStarted(RunEvent):
+class ChildStarted(ChildEvent):
     """The child is queued, which is durable."""
 
-    child_execution_id: str
-
 
 @dataclass(slots=True)
-class ChildRefused(RunEvent):
+class ChildRefused(ChildEvent):
     """The child cannot be started, now or later. If the node still waits for it, its failure follows."""
 
-    child_execution_id: str
-
 
 @dataclass(slots=True)
-class ChildCancelOrdered(RunEvent):
+class ChildCancelOrdered(ChildEvent):
     """Nobody waits for the child any more, so it has to be cancelled. It is owed until ChildCancelTold, or until this
     execution is over."""
 
-    child_execution_id: str
-
 
 @dataclass(slots=True)
-class ChildCancelTold(RunEvent):
+class ChildCancelTold(ChildEvent):
     """The cancel is in the mailbox of the child, or the child is over."""
-
-    child_execution_id: str
 
 
 @dataclass(slots=True)

@@ -1,14 +1,21 @@
 """Nodes that start executions of other workflows: `sub_workflow@1`."""
 
+import json
 import re
 from dataclasses import replace
 
 import pytest
 
 from services.coordinator.core.child_ids import child_id
-from services.coordinator.core.commands import EndChild, NoteChildCancelTold, NoteChildStarted, RefuseChild
+from services.coordinator.core.commands import (
+    EndChild,
+    NoteChildCancelTold,
+    NoteChildStarted,
+    RefuseChild,
+    ReportSuccess,
+)
 from services.coordinator.core.effects import parking, resume_effects
-from services.coordinator.core.events import ChildRequested
+from services.coordinator.core.events import ChildCancelOrdered, ChildRequested
 from services.coordinator.core.results import json_fault
 from services.coordinator.core.state import CancelChild, ReportFinished, StartChild, TellParent
 from services.coordinator.core.values import ExecutionState, FinalError, OutputRef, WorkKey
@@ -345,3 +352,89 @@ def test_children_of_parallel_nodes_are_told_apart():
     story.when(EndChild(second, ExecutionState.SUCCESS, b"2", None, 0.5))
     story.when(EndChild(first, ExecutionState.SUCCESS, b"1", None, 0.5))
     assert story.execution.output == b'{"one":1,"two":2}'
+
+
+# Children that are the items of a list
+
+
+def looping(*items: object, body: Document | None = None, **config: object) -> Story:
+    """A for_each whose items are children. The first ones are rendered and queued."""
+    body = body or {"workflow": "billing", "inputs": {}}
+    story = Story([node("each", "for_each@1", config={"items": list(items), "body": body} | config)])
+    story.start()
+    return story
+
+
+def all_children(story: Story) -> list[str]:
+    return list(story.execution.children)
+
+
+def test_each_item_of_a_list_may_be_a_child():
+    story = looping(7, 8, 9, maxParallel=2)
+    first, second = all_children(story)
+    assert {wait.work.key.iteration for wait in story.execution.children.values()} == {1, 2}
+    story.when(EndChild(second, ExecutionState.SUCCESS, b"80", None, 0.5))
+    (_, third) = all_children(story)
+    story.when(EndChild(first, ExecutionState.SUCCESS, b"70", None, 0.5))
+    story.when(EndChild(third, ExecutionState.SUCCESS, b"90", None, 0.5))
+    assert story.execution.output == b'{"each":[70,80,90]}'
+
+
+def test_the_input_of_an_item_is_the_item_and_its_index():
+    story = looping("a", body={"workflow": "billing"})
+    (work,) = story.execution.ready
+    assert work.node.inputs == b'{"item":"{{ item }}","index":"{{ index }}"}'
+    story.assign()
+    (run,) = story.execution.live.values()
+    rendered = b'{"config":{"workflow":"billing"},"inputs":{"item":"a","index":0}}'
+    decision = story.when(ReportSuccess(run.number, run.epoch, output=rendered))
+    assert the_event("ChildRequested", decision).input == b'{"item":"a","index":0}'
+
+
+def test_a_child_that_fails_ends_its_loop_and_the_other_children():
+    story = looping(7, 8, 9)
+    first, second, third = all_children(story)
+    story.when(NoteChildStarted(first))
+    error = FinalError("charge", "CARD_DECLINED", "no money")
+    decision = story.when(EndChild(second, ExecutionState.FAILED, None, error, 0.5))
+    assert names(decision)[:2] == ["WaitEnded", "RunFailed"]
+    assert [event.child_execution_id for event in decision.events if isinstance(event, ChildCancelOrdered)] == [
+        first,
+        third,
+    ]
+    assert (story.execution.error.type, story.execution.children) == ("CARD_DECLINED", {})
+    assert [type(each) for each in story.execution.owed] == [StartChild, CancelChild, CancelChild, ReportFinished]
+
+
+def test_a_child_that_fails_has_its_place_in_the_output_when_the_loop_continues():
+    story = looping(7, 8, onItemFailure="CONTINUE")
+    first, second = all_children(story)
+    story.when(EndChild(first, ExecutionState.FAILED, None, FinalError("a", "BOOM", "bad"), 0.5))
+    story.when(EndChild(second, ExecutionState.SUCCESS, b"80", None, 0.5))
+    message = f"execution {first}: bad"
+    assert json.loads(story.execution.output) == {"each": [{"error": {"type": "BOOM", "message": message}}, 80]}
+
+
+def test_a_parent_that_ends_cancels_the_children_of_its_loops():
+    story = looping(7, 8)
+    children = all_children(story)
+    story.cancel()
+    assert list(story.execution.uncancelled) == children
+
+
+def test_an_item_whose_loop_has_ended_settles_its_start():
+    """The loop goes on to other nodes, so the execution is not final and has to forget what it owed."""
+    story = Story(
+        [
+            node("each", "for_each@1", config={"items": [7, 8], "body": {"workflow": "billing", "inputs": {}}}),
+            node("rescue"),
+        ],
+        [edge("each", "rescue", "failure")],
+    )
+    story.start()
+    first, second = all_children(story)
+    story.when(EndChild(first, ExecutionState.FAILED, None, FinalError("a", "BOOM", "bad"), 0.5))
+    assert parking(story.execution, story.now) is None
+    assert names(story.when(RefuseChild(second, "WORKFLOW_ARCHIVED", "archived"))) == ["ChildRefused"]
+    story.when(NoteChildCancelTold(second))
+    assert (story.execution.owed, story.ready) == ([], ["rescue"])

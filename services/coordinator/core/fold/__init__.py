@@ -56,9 +56,7 @@ def apply(execution: Execution, event: ev.Event) -> None:
         case ev.LateReportRejected():
             execution.runs[event.run - 1].is_late_noted = True
         case ev.BackoffEnded():
-            work = execution.backoffs.pop(event.key)
-            work.timer = 0
-            graph.go_on_again(execution, work)
+            graph.backoff_ended(execution, event)
         case ev.WaitStarted():
             waits.wait_started(execution, event)
         case ev.WaitEnded():

@@ -37,8 +37,10 @@ def make_ready(execution: Execution, work: Work) -> None:
     execution.ready[work] = None
 
 
-def go_on_again(execution: Execution, work: Work) -> None:
-    """The work is tried again: by a runner, or by the core if no runner had a part in it."""
+def backoff_ended(execution: Execution, event: ev.BackoffEnded) -> None:
+    """The work is tried again: by a runner, or by the core if no runner has a part in it."""
+    work = execution.backoffs.pop(event.key)
+    work.timer = 0
     if work.node.needs_runner:
         make_ready(execution, work)
     else:
