@@ -18,6 +18,7 @@ from services.coordinator.core.commands import (
     HeartbeatRun,
     HeldWork,
     HoldBack,
+    NoteChildCancelTold,
     NoteChildStarted,
     RefuseChild,
     ReportDeferred,
@@ -240,7 +241,11 @@ def _with_children(story: Story) -> None:
     story.when(NoteChildStarted(second))
     story.when(EndChild(second, ExecutionState.SUCCESS, b'{"paid":7}', None, 0.5))
     story.when(RefuseChild(next(iter(story.execution.children)), "WORKFLOW_NOT_FOUND", "there is no workflow 'mail'"))
+    story.assign("busy")
+    (third,) = story.execution.children
     story.cancel()
+    story.when(NoteChildCancelTold(third))
+    story.wake()
 
 
 def _reopened(story: Story) -> None:
@@ -345,8 +350,9 @@ STORIES = {
                 ),
                 node("mail", "sub_workflow@1", config={"workflow": "mail"}),
                 node("ship", "sub_workflow@1", config={"workflow": "shipping"}, timeout="1h"),
+                node("busy"),
             ],
-            "edges": [*chain("bill", "mail"), edge("mail", "ship", "always")],
+            "edges": [*chain("bill", "mail"), edge("mail", "ship", "always"), edge("mail", "busy", "always")],
         },
         _with_children,
     ),

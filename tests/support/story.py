@@ -347,4 +347,4 @@ def _check_loops(execution: Execution) -> None:
         assert bool(going) != (key in execution.waits or key in execution.unstored), "the loop stands still"
 
 
-_GOING = (WorkState.READY, WorkState.LIVE, WorkState.BACKOFF, WorkState.HELD_BACK)
+_GOING = (WorkState.READY, WorkState.LIVE, WorkState.BACKOFF, WorkState.WAITING, WorkState.HELD_BACK)

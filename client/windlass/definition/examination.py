@@ -20,7 +20,7 @@ from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, ED
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 from windlass.definition.schema_faults import config_faults, field_faults
 from windlass.definition.state_keys import state_faults
-from windlass.definition.template_texts import body_of, texts_of_body, texts_of_node
+from windlass.definition.template_texts import body_of, is_child, texts_of_body, texts_of_node
 from windlass.definition.templates import TemplateText
 
 # The references of the workflow's `output` have this key; no node can have this id.
@@ -81,13 +81,8 @@ def examine_parsed(parsed: Parsed, schemas: SchemaJudge = schema_fault) -> Verdi
     faults = [*parsed.faults, *sifted.faults, *rest][:FAULTS_MAX]
     placed = [_placed(fault, sifted.value, parsed.line_of) for fault in faults]
     verdict.faults = sorted(placed, key=lambda fault: fault.line)
-    for warnings in (
-        verdict.own_modules,
-        verdict.built_in_modules,
-        verdict.rendered,
-        verdict.evaluated,
-        verdict.children,
-    ):
+    warned = (verdict.own_modules, verdict.built_in_modules, verdict.rendered, verdict.evaluated, verdict.children)
+    for warnings in warned:
         warnings[:] = [(module, _placed(each, sifted.value, parsed.line_of)) for module, each in warnings]
     return verdict
 
@@ -207,8 +202,12 @@ class _Examination:
             self._examine_schema(form, f"{path}.config.form")
         body = body_of(node)
         if body is not None:
-            self._tell_all(modules.body_module_faults(body.get("module"), f"{path}.config.body.module"))
-            self._examine_module(body, f"{path}.config.body")
+            raw, inside = node["config"]["body"], f"{path}.config.body"
+            self._tell_all(modules.body_module_faults(str(module), raw, inside))
+            if is_child(node):
+                self._examine_child(raw["workflow"], f"{inside}.workflow")
+            else:
+                self._examine_module(body, inside)
             if "until" in node["config"]:
                 self._warn_of_until(str(body.get("module")), f"{path}.config.until")
         if "retry" in node:
@@ -273,13 +272,12 @@ class _Examination:
         for identity, place in self._numbers.items():
             node, path = self._nodes[place], f"nodes[{place}]"
             if self._examine_texts(texts_of_node(node, path), identity, before[place], parser):
-                module = str(node.get("module"))
-                self._warn_of_templates(path, modules.RENDERER if module in modules.CONTROL_MODULES else module)
+                self._warn_of_templates(path, _renderer_of(str(node.get("module"))))
             body = body_of(node)
             if body is not None:
                 texts = texts_of_body(node, body, f"{path}.config")
                 if self._examine_texts(texts, modules.body_key(identity), before[place], parser):
-                    self._warn_of_templates(f"{path}.config.body", str(body.get("module")))
+                    self._warn_of_templates(f"{path}.config.body", _renderer_of(str(body.get("module"))))
         output = templates.texts_of(self._document.get("output"), "output")
         texts = (TemplateText(*each) for each in output if templates.is_template(each[0]))
         self._examine_texts(texts, OUTPUT, (1 << len(self._nodes)) - 1, parser)
@@ -330,6 +328,11 @@ def _outline(part: Any) -> Any:
         key: type(value)() if key in _INSIDE and isinstance(value, dict | list) else value
         for key, value in part.items()
     }
+
+
+def _renderer_of(module: str) -> str:
+    """The module whose runner renders the templates of this one."""
+    return modules.RENDERER if module in modules.CONTROL_MODULES else module
 
 
 def _listed(document: Mapping[str, Any], key: str) -> list[Any]:

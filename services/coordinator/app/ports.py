@@ -203,7 +203,7 @@ class Dispatch(Protocol):
     def journalled(self, message_ids: Sequence[str]) -> None: ...
 
 
-class ChildRefused(Exception):
+class StartRefused(Exception):
     """There is no such child, and there will be none."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -218,7 +218,7 @@ class QueueFull(Exception):
 
 class Children(Protocol):
     async def start(self, execution: Execution, child: ChildExecution, traceparent: str) -> None:
-        """The child is durable when this returns; a repetition finds it. Raises ChildRefused or QueueFull; or
+        """The child is durable when this returns; a repetition finds it. Raises StartRefused or QueueFull; or
         DependencyUnavailable, perhaps after the child was queued."""
         ...
 

@@ -271,6 +271,13 @@ class RefuseChild:
 
 
 @dataclass(slots=True)
+class NoteChildCancelTold:
+    """The cancel is in the mailbox of the child, or the child is over."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
 class EndChild:
     """The child is over. It may say so again if it goes on afterwards, so an end that nobody waits for changes
     nothing."""
@@ -346,7 +353,7 @@ _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProg
 _OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
 _OfOutside: TypeAlias = CompleteRun | FailRun | HeartbeatRun
 _OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside
-_OfChild: TypeAlias = NoteChildStarted | RefuseChild | EndChild
+_OfChild: TypeAlias = NoteChildStarted | RefuseChild | NoteChildCancelTold | EndChild
 _OfLoops: TypeAlias = StartLoop | FinishLoop
 _OfCircuits: TypeAlias = ReportHeldBack | HoldBack | LetThrough
 Command: TypeAlias = _OfRunners | Start | Tick | Adopt | _OfPeople | _OfChild | _OfLoops | _OfCircuits

@@ -20,6 +20,7 @@ from windlass.definition.config_schemas import LOOP_MODULES, OF_BODY, RAW_MEMBER
 from windlass.definition.durations import parse_duration
 from windlass.definition.modules import RENDERER, STATE_SETTER, body_key
 from windlass.definition.targets import HTTP_REQUEST, http_target
+from windlass.definition.template_texts import body_of
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
@@ -114,7 +115,7 @@ def _body(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
     """What the loop does for each item: a node like any other, with the loop's own id, policies and place."""
     config = item["config"]
     until = str(config.get("until") or "")
-    of_body = {key: value for key, value in item.items() if key not in ("config", "inputs")} | config["body"]
+    of_body = {key: value for key, value in item.items() if key not in ("config", "inputs")} | dict(body_of(item) or {})
     node = _node(of_body, workflow_retry, seen)
     has_templates = node.has_templates or bool(until)
     return replace(

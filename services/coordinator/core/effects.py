@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never
 from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.items import item_of
-from services.coordinator.core.state import CancelChild, Execution, Obligation, Run, StartChild, Work, WorkLoop
+from services.coordinator.core.state import Execution, Obligation, Run, StartChild, Work, WorkLoop
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
@@ -87,11 +87,11 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
         case ev.LoopGathered():
             return (StoreLoopOutput(execution.loops[event.key]),)
         case ev.ExecutionFinished():
-            return [each for each in execution.obligations if not isinstance(each, CancelChild)]
+            return list(execution.obligations)
         case ev.ChildRequested():
             return (StartChild(execution.unstarted[event.child_execution_id]),)
         case ev.ChildCancelOrdered():
-            return (CancelChild(event.child_execution_id),)
+            return (execution.uncancelled[event.child_execution_id],)
         case (
             ev.ExecutionStarted()
             | ev.ExecutionAdopted()
@@ -127,6 +127,8 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.ChildStarted()
             | ev.WorkHeldBack()
             | ev.WorkLetThrough()
+            | ev.ChildRefused()
+            | ev.ChildCancelTold()
         ):
             return ()
         case _:
@@ -160,7 +162,9 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
     use before `rest_until`."""
     if execution.is_final:
         return rest_until or None
-    if not execution.only_waits or execution.stop is not None or (execution.unstarted and not rest_until):
+    if not execution.only_waits or execution.stop is not None:
+        return None
+    if (execution.unstarted or execution.uncancelled) and not rest_until:
         return None
     wake_time = execution.next_wake()
     if execution.held_back:

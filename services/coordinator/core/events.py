@@ -336,12 +336,18 @@ class LoopClosed(RunEvent):
 
 
 @dataclass(slots=True)
-class ChildRequested(RunEvent):
-    """A node that waits for a child wants this execution to be started. It is owed until ChildStarted, or until the
-    wait has ended. Everything that the start needs is here, so that each repetition asks for the same."""
+class ChildEvent(RunEvent):
+    """An event about an execution that the work has started."""
 
-    # It is decided here and not by whoever starts the child, so that the start can be repeated.
     child_execution_id: str
+
+
+@dataclass(slots=True)
+class ChildRequested(ChildEvent):
+    """A node that waits for a child wants this execution to be started. The start is owed until ChildStarted or
+    ChildRefused, or until the child is over. Everything that it needs is here, also the id of the child, so each
+    repetition asks for the same."""
+
     workflow: str
     # 0: the newest one when the child is started.
     version: int
@@ -354,17 +360,24 @@ class ChildRequested(RunEvent):
 
 
 @dataclass(slots=True)
-class ChildStarted(RunEvent):
+class ChildStarted(ChildEvent):
     """The child is queued, which is durable."""
-
-    child_execution_id: str
 
 
 @dataclass(slots=True)
-class ChildCancelOrdered(RunEvent):
-    """This execution is ending, so its child has to be cancelled. It is owed until this execution is over."""
+class ChildRefused(ChildEvent):
+    """The child cannot be started, now or later. If the node still waits for it, its failure follows."""
 
-    child_execution_id: str
+
+@dataclass(slots=True)
+class ChildCancelOrdered(ChildEvent):
+    """Nobody waits for the child any more, so it has to be cancelled. It is owed until ChildCancelTold, or until this
+    execution is over."""
+
+
+@dataclass(slots=True)
+class ChildCancelTold(ChildEvent):
+    """The cancel is in the mailbox of the child, or the child is over."""
 
 
 @dataclass(slots=True)
@@ -576,10 +589,10 @@ _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
 LoopEvent: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
-_OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
+OfChild: TypeAlias = ChildRequested | ChildStarted | ChildRefused | ChildCancelOrdered | ChildCancelTold
 _OfMessages: TypeAlias = (
     SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
 )
 _OfCircuit: TypeAlias = WorkHeldBack | WorkLetThrough
-_OfOthers: TypeAlias = _OfPeople | LoopEvent | _OfChild | _OfMessages | _OfCircuit
+_OfOthers: TypeAlias = _OfPeople | LoopEvent | OfChild | _OfMessages | _OfCircuit
 Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork | _OfOthers

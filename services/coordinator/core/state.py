@@ -193,7 +193,8 @@ class ChildExecution(NamedTuple):
     # 0: none but that of its own workflow.
     deadline: Instant
     is_cancelled_with_parent: bool
-    # The run of the node that started it.
+    # The work that waits for it, and its run.
+    key: WorkKey
     run: int
 
 
@@ -330,15 +331,18 @@ class Answer(NamedTuple):
 
 
 class StartChild(NamedTuple):
-    """The child has to be queued. ChildStarted acknowledges it, and so does the end of the wait."""
+    """The child has to be queued. ChildStarted and ChildRefused acknowledge it, and so does the end of the child."""
 
     child: ChildExecution
 
 
 class CancelChild(NamedTuple):
-    """The child has to learn that its parent is ending. The end of the lease acknowledges it."""
+    """The child has to learn that nobody waits for it. ChildCancelTold acknowledges it, and so does the end of the
+    lease."""
 
     execution_id: str
+    key: WorkKey
+    run: int
 
 
 class TellParent(NamedTuple):
@@ -414,11 +418,12 @@ class Execution:
     stop: Stop | None = None
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
-    # The waits for children, by the id of the child; and the children that are not known to be queued. A child stays
-    # among these even if this execution is told to end before.
+    # The waits for children, by the id of the child; the children that are not known to be queued, though perhaps
+    # nobody waits for them any more; and the cancels of children that are not known to have arrived.
     children: dict[str, Wait] = field(default_factory=dict)
     unstarted: dict[str, ChildExecution] = field(default_factory=dict)
-    # What is owed beside the start of children, in the order in which it has to be done.
+    uncancelled: dict[str, CancelChild] = field(default_factory=dict)
+    # What is owed when the execution is final, in the order in which it has to be done.
     obligations: list[Obligation] = field(default_factory=list)
     retries: int = 0
     cost_tokens: int = 0
@@ -458,7 +463,7 @@ class Execution:
     @property
     def owed(self) -> list[Obligation]:
         """What others have yet to be told, in the order in which they have to be told."""
-        return [*map(StartChild, self.unstarted.values()), *self.obligations]
+        return [*map(StartChild, self.unstarted.values()), *self.uncancelled.values(), *self.obligations]
 
     def work_of(self, key: WorkKey) -> Work:
         """The work with this key. It is made when it is first mentioned."""

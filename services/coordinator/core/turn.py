@@ -73,10 +73,6 @@ class Turn:
         cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
         for wait in list(execution.waits.values()):
-            child = wait.child
-            if child is not None and child.is_cancelled_with_parent and wait.work.run is not None:
-                run = wait.work.run.number
-                self.emit(ev.ChildCancelOrdered(self.now, wait.work.key, run, child.execution_id))
             self.cancel_run(wait.work)
         for work in [*execution.unread.values(), *(loop.work for loop in execution.loops.values())]:
             self.cancel_run(work)
@@ -84,6 +80,9 @@ class Turn:
     def cancel_run(self, work: Work) -> None:
         """The work has a run, and nobody is asked whether it has stopped."""
         assert work.run is not None
+        wait = self.execution.waits.get(work.key)
+        if wait is not None and wait.child is not None and wait.child.is_cancelled_with_parent:
+            self.emit(ev.ChildCancelOrdered(self.now, work.key, work.run.number, wait.child.execution_id))
         self.emit(ev.RunCancelled(self.now, work.key, work.run.number, 0, 0, False))
 
     # Work that no runner has: it waits, succeeds or fails

@@ -25,7 +25,7 @@ from services.coordinator.core.fold import (
     waits,
 )
 from services.coordinator.core.fold.answers import remember
-from services.coordinator.core.state import Answer, CancelChild, Execution
+from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
 
 
@@ -68,12 +68,7 @@ def apply(execution: Execution, event: ev.Event) -> None:
         case ev.LateReportRejected():
             execution.runs[event.run - 1].is_late_noted = True
         case ev.BackoffEnded():
-            work = execution.backoffs.pop(event.key)
-            work.timer = 0
-            if work.node.needs_runner:
-                graph.make_ready(execution, work)
-            else:
-                graph.begin(execution, work)
+            graph.backoff_ended(execution, event)
         case ev.WaitStarted():
             waits.wait_started(execution, event)
         case ev.WaitEnded():
@@ -87,12 +82,10 @@ def apply(execution: Execution, event: ev.Event) -> None:
             | ev.LoopClosed()
         ):
             loops.apply_to_loop(execution, event)
-        case ev.ChildRequested():
-            children.child_requested(execution, event)
-        case ev.ChildStarted():
-            del execution.unstarted[event.child_execution_id]
-        case ev.ChildCancelOrdered():
-            execution.obligations.append(CancelChild(event.child_execution_id))
+        case (
+            ev.ChildRequested() | ev.ChildStarted() | ev.ChildRefused() | ev.ChildCancelOrdered() | ev.ChildCancelTold()
+        ):
+            children.apply_to_children(execution, event)
         case ev.SignalReceived() | ev.SignalTaken():
             signals.apply_signal(execution, event)
         case ev.ApprovalRequested() | ev.ApprovalDecided():

@@ -39,6 +39,16 @@ def make_ready(execution: Execution, work: Work) -> None:
     execution.ready[work] = None
 
 
+def backoff_ended(execution: Execution, event: ev.BackoffEnded) -> None:
+    """The work is tried again: by a runner, or by the core if no runner has a part in it."""
+    work = execution.backoffs.pop(event.key)
+    work.timer = 0
+    if work.node.needs_runner:
+        make_ready(execution, work)
+    else:
+        begin(execution, work)
+
+
 def begin(execution: Execution, work: Work) -> None:
     work.state = WorkState.BEGUN
     execution.to_begin.append(work)

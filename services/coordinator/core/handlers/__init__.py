@@ -62,6 +62,7 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Tick: timing.tick,
     commands.NoteChildStarted: children.note_child_started,
     commands.RefuseChild: children.refuse_child,
+    commands.NoteChildCancelTold: children.note_child_cancel_told,
     commands.EndChild: children.end_child,
     commands.ReportHeldBack: circuits.report_held_back,
     commands.HoldBack: circuits.hold_back,
