@@ -57,7 +57,7 @@ from services.coordinator.peers.dispatch import SessionDispatch
 from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.allowed_callers import RULES
-from services.coordinator.rpc.circuits import CircuitServicer
+from services.coordinator.rpc.circuits import CircuitStateServicer
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
 from services.coordinator.rpc.run_outputs import RunOutputsServicer
@@ -240,7 +240,7 @@ class CoordinatorService:
         )
         sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(RunnerSessionsService(self._registry), self.server)
         sessions_pb2_grpc.add_RunnerOutputsServicer_to_server(self._run_outputs, self.server)
-        circuits = CircuitServicer(self._circuit_rows, self._circuit_policy, self._clock)
+        circuits = CircuitStateServicer(self._circuit_rows, self._circuit_policy, self._clock)
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, self.server)
         reads_pb2_grpc.add_ReadServiceServicer_to_server(self._reader, self.server)
         reads_pb2_grpc.add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)

@@ -24,7 +24,7 @@ _STATES: Final[Mapping[CircuitState, api.Circuit.State.ValueType]] = {
 _NAMES: Final = {0: ""} | {number: state.value for state, number in _STATES.items()}
 
 
-class CircuitServicer(CircuitServiceServicer):
+class CircuitStateServicer(CircuitServiceServicer):
     def __init__(self, circuits: ShownCircuits, policy: CircuitPolicy, clock: Clock) -> None:
         self._circuits = circuits
         self._policy = policy
