@@ -43,6 +43,10 @@ class ServerLimits:
     key_slow_seconds: float = 0.25
     key_receive_seconds: float = 10.0
     key_slow_bytes_max: int = 256 * MEBIBYTE
+    # What the requests of callers with a key hold while they are served (held_requests.py). One workspace alone gets
+    # half of it: that is enough for twenty to four hundred starts at once with inputs of the largest size, and for
+    # thousands with inputs of some kilobytes.
+    key_held_bytes_max: int = 768 * MEBIBYTE
 
 
 PUBLIC: Final = ServerLimits()

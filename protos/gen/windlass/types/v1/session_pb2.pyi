@@ -59,8 +59,10 @@ Limits of a stream. Unanswered reports may hold 64 MiB per stream and 256 MiB pe
 reading the stream until it has sent answers. This is not a fault: the server renews the instance meanwhile and repeats
 `demand` as a sign of life. A stream that its holder does not read is given up after Timing.self_fence and ends when
 the holder cancels it; a holder that leaves twenty such streams open can open no other (NOT_READING). A server serves
-5,000 streams at once (TOO_MANY_SESSIONS: attach to another replica) and 500 of one key (KEY_SESSIONS_EXCEEDED; a key
-that leaves 100 refused streams open gets the status RESOURCE_EXHAUSTED instead).
+5,000 streams at once, 4,000 of them of keys, of which the keys of one workspace get half (TOO_MANY_SESSIONS: attach to
+another replica), and 500 of one key (KEY_SESSIONS_EXCEEDED; a key that leaves 100 refused streams open gets the status
+RESOURCE_EXHAUSTED instead). Calls of all kinds count, too: thousands from one workspace get the status
+RESOURCE_EXHAUSTED, reason CALLS_EXCEEDED.
 """
 
 from collections import abc as _abc
@@ -626,7 +628,7 @@ class Fault(_message.Message):
       FLOOD                  over 8,000 reports without an answer on one stream             sends at most 4,000 at once
       HELD_EXCEEDED          over 20,000 leases, or over 200,000 for one key                holds less, or uses another key
       NOT_READING            over 20,000 items wait, or 20 streams are unread and open      reads; cancels what it gave up
-      TOO_MANY_SESSIONS      the server has 5,000 streams                                   pauses, attaches to another
+      TOO_MANY_SESSIONS      the server has 5,000 streams, or 4,000 of keys                 pauses, attaches to another
       KEY_SESSIONS_EXCEEDED  the key has 500 streams with this server                       pauses; needs another key
       KEY_INVALID            the key was revoked, or has expired                            reads its key again, pauses
       DATABASE_AWAY          the instance cannot be opened now                              pauses
@@ -637,8 +639,8 @@ class Fault(_message.Message):
                              elsewhere; or another key has opened an instance of this id    under a fresh instance_id
 
     A stream that ends with a status instead: UNAUTHENTICATED and PERMISSION_DENIED are for people to mend;
-    RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST: the bytes are no
-    message, or text has U+0000) are bugs of the holder. The holder treats all of them, and everything else, like a lost
+    RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED, CALLS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST: the
+    bytes are no message, or text has U+0000) are bugs of the holder. The holder treats all of them, and everything else, like a lost
     connection.
     """
 
