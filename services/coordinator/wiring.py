@@ -202,6 +202,7 @@ class CoordinatorService:
 
     async def prepare(self) -> None:
         await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
+        await self._blobs.make()
         await self._blobs.sweep()
 
     def loops(self) -> Loops:

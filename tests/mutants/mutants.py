@@ -180,6 +180,16 @@ OUTAGES: Final = [
         *(_CHASSIS, "SessionReaper.run_once", answered("may_sweep", "True")),
         "test_outage_ends_nobody",
     ),
+    Mutant(
+        "silence_of_the_output_store_taken_for_an_answer",
+        *(_COORDINATOR, "_is_silent", answered("isinstance", "False")),
+        "test_report_waits_while_the_store_is_away",
+    ),
+    Mutant(
+        "directory_without_its_disk_taken_for_the_store",
+        *(_CHASSIS, "DirectoryBlobs._found_size", answered("is_dir", "True")),
+        "test_size_is_not_told_by_a_directory_that_is_not_the_store",
+    ),
 ]
 
 TENANTS: Final = [
