@@ -26,6 +26,11 @@ class ServerLimits:
     refuse_bytes_max: int = 16 * MEBIBYTE
     # Streams and unary calls together. One more fails with RESOURCE_EXHAUSTED.
     rpcs_at_once_max: int = 20_000
+    # Connections at each listening address. One takes 15 KB. It is closed when it has had no call for the first time
+    # below, or when it is new and has not said within the second one that it speaks HTTP/2.
+    connections_max: int = 10_000
+    idle_seconds: float = 600.0
+    greeting_seconds: float = 10.0
     # Calls of callers with a key. What is left of the number above is a reserve for our own services, which have no
     # limit here, and for calls that are not admitted yet. open_calls.py says how many a single key may have. A call
     # takes up to 100 KiB: WINDOW_BYTES, and what gRPC and its handler need.
@@ -50,5 +55,7 @@ class ServerLimits:
 
 
 PUBLIC: Final = ServerLimits()
+# Hundreds of sessions of one key may each have a frame that is still arriving, so little more than a whole one is taken.
+SESSIONS: Final = ServerLimits(refuse_bytes_max=5 * MEBIBYTE)
 # Our own services exchange batches with many items of up to 256 KiB each, and need no reason for a larger one.
 INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=64 * MEBIBYTE)

@@ -47,13 +47,14 @@ drain the old ones, and revoke the first key when no stream uses it any more. If
 with the Fault KEY_INVALID. An Attach of the same instance_id with another key is answered INSTANCE_ENDED: the holder
 ends its work, attaches under a fresh instance_id, and repeats its unanswered reports. No report is lost.
 
-Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher), in both directions, and its lists
-have at most 30,000 items in all. More end the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE. A
-holder spreads more items over several messages, except the leases of one Attach or Beat, which must be in one: at most
-20,000 (HELD_EXCEEDED). Ids, names and reasons have at most 255 characters (ATTACH_INVALID, NAME_TOO_LONG). Text is UTF-8
-without U+0000: a runner replaces this in the texts of its modules, like error messages, because a report with it would
-end one stream after the other. Such text, and bytes that cannot be decoded, end the stream of a runner with
-INVALID_ARGUMENT, reason INVALID_REQUEST. Any other violation of the protocol ends it with a Fault and the status OK.
+Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher), in both directions, and its
+lists have at most 30,000 items in all. More end the stream with the status RESOURCE_EXHAUSTED, reason
+MESSAGE_TOO_LARGE (a coordinator gives no reason for more than 5 MiB). A holder spreads more items over several
+messages, except the leases of one Attach or Beat, which must be in one: at most 20,000 (HELD_EXCEEDED). Ids, names
+and reasons have at most 255 characters (ATTACH_INVALID, NAME_TOO_LONG). Text is UTF-8 without U+0000: a runner
+replaces this in the texts of its modules, like error messages, because a report with it would end one stream after
+the other. Such text, and bytes that cannot be decoded, end the stream of a runner with INVALID_ARGUMENT, reason
+INVALID_REQUEST. Any other violation of the protocol ends it with a Fault and the status OK.
 
 Limits of a stream. Unanswered reports may hold 64 MiB per stream and 256 MiB per key. Beyond that the server stops
 reading the stream until it has sent answers. This is not a fault: the server renews the instance meanwhile and repeats
