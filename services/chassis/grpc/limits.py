@@ -55,7 +55,7 @@ class ServerLimits:
 
 
 PUBLIC: Final = ServerLimits()
-# Hundreds of sessions of one key may each have a frame that is still arriving, so little more than a whole one is taken.
+# Hundreds of sessions of one key may each have a frame that is still arriving, so little more than one is taken.
 SESSIONS: Final = ServerLimits(refuse_bytes_max=5 * MEBIBYTE)
 # Our own services exchange batches with many items of up to 256 KiB each, and need no reason for a larger one.
 INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=64 * MEBIBYTE)

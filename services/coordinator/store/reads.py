@@ -46,14 +46,19 @@ _STORED_OUTPUT: Final = """
 SELECT output_key, output_sha256, output_bytes FROM runs WHERE execution_id = %s AND output_key = %s LIMIT 1
 """
 _INPUT: Final = "SELECT input FROM executions WHERE execution_id = %s"
-# A page of runs ends where its outputs reach this size: half of what a client receives in one message by default.
+# A page of runs, or of events, ends where its outputs reach this size: half of what a client receives in one message by
+# default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
 # This is for callers that would take a short page for the last one.
 _UNCUT_BYTES: Final = 2**62
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-# Rows of the journal that end after an event. Each holds at least one event.
+# Rows of the journal that end after an event. Each holds at least one event. PostgreSQL knows their lengths without
+# reading them.
 _JOURNAL: Final = """
-SELECT events FROM journal WHERE execution_id = %s AND last_seq > %s ORDER BY last_seq LIMIT %s
+SELECT events FROM (
+  SELECT events, last_seq, sum(octet_length(events)) OVER (ORDER BY last_seq) - octet_length(events) AS bytes_before
+  FROM journal WHERE execution_id = %s AND last_seq > %s ORDER BY last_seq LIMIT %s
+) page WHERE bytes_before < %s ORDER BY last_seq
 """
 
 
@@ -122,6 +127,7 @@ class PostgresReads:
         return RunPage([dict(zip((*READ, *EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
     async def events(self, execution_id: str, *, after_seq: int, limit: int) -> Iterable[Stored]:
-        """The events of at most `limit` appends, from the append that holds the event after `after_seq`."""
-        rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit))
+        """The events of at most `limit` appends, from the append that holds the event after `after_seq`. Large ones are
+        fewer, but at least one."""
+        rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit, PAGE_BYTES))
         return itertools.chain.from_iterable(unseal(events) for (events,) in rows)
