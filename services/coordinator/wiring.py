@@ -17,6 +17,7 @@ from services.chassis.blobs import DirectoryBlobs
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.limits import SESSIONS
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.frames import Attach
@@ -235,6 +236,7 @@ class CoordinatorService:
                 keys=SystemKey(settings.system_key_hash_file, others=self._keys),
                 credential=settings.credential(SERVICE),
             ),
+            limits=SESSIONS,
             tls=settings.tls,
             public=settings.public,
         )
@@ -247,6 +249,7 @@ class CoordinatorService:
 
     async def prepare(self) -> None:
         await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
+        await self._blobs.make()
         await self._blobs.sweep()
 
     def loops(self) -> Loops:

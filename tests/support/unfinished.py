@@ -39,6 +39,11 @@ class Connection:
             self._lock.wait_for(lambda: self._is_closed or len(self._ended) >= calls, wait_seconds)
             return len(self._ended)
 
+    def is_closed_within(self, seconds: float) -> bool:
+        """Waits until the server has closed the connection, at most so long."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._is_closed, seconds)
+
     def open(self, method: str, metadata: Iterable[tuple[str, str]]) -> int:
         """Open a call and send nothing of its request."""
         stream, self._next = self._next, self._next + 2

@@ -53,10 +53,14 @@ class EventWatcher:
 
     async def _events(self, workspace: str, execution_id: str, seen: int, watch: Watch) -> AsyncIterator[EventView]:
         while True:
+            before = seen
             async for event in self._journal(execution_id, seen):
                 seen = event.seq
                 yield event
             execution = await self._executions.find(workspace, execution_id)
+            if before < seen < execution.last_seq:
+                # The list was cut, because its events are large, or there are new ones.
+                continue
             if execution.is_given_up:
                 if execution.last_seq > seen:
                     yield EventView(execution.last_seq, is_last=True, record=execution)

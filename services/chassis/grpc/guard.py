@@ -3,7 +3,8 @@
 There is one wrapper per method, made when the method is registered. A chain of interceptors, which gRPC makes again for
 each call, costs a unary call several times as much. Order matters: the caller is identified before the request is read,
 so that nobody without a key learns what a well-formed request is, and its call is counted before anything of it is read
-(open_calls.py, receiving.py). Errors are mapped outermost, so that no internal text gets out.
+(open_calls.py, receiving.py). Before a request is parsed, room is taken for it (held_requests.py). Errors are mapped
+outermost, so that no internal text gets out.
 Every handler is registered for a stream of requests, also when it reads only one. gRPC calls other handlers when their
 request has arrived; a stranger who never sends it could then hold calls of every method without a key.
 Hazard: cancellation (the caller has gone) passes through unchanged; it is no failure of the handler.
@@ -23,6 +24,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from services.chassis.grpc.errors import Refusal, status_code, status_of, trailers_of
+from services.chassis.grpc.held_requests import HeldRequests
 from services.chassis.grpc.limits import PUBLIC, SMALL_BYTES_MAX, ServerLimits
 from services.chassis.grpc.long_calls import LongCalls
 from services.chassis.grpc.open_calls import OpenCalls, address_of
@@ -81,6 +83,7 @@ class Guard:
             seconds_max=limits.key_receive_seconds,
             places=limits.key_slow_bytes_max // limits.refuse_bytes_max,
         )
+        self._held_requests = HeldRequests(limits.key_held_bytes_max)
         self._long_calls = LongCalls()
 
     async def check_keys(self) -> None:
@@ -121,10 +124,12 @@ class Guard:
             items_max=rule.items_max,
         )
         is_long = not rule.is_open and (rule.seconds_max is None or rule.seconds_max > LONG_SECONDS)
+        read = self._reader(method, rule)
         if handler.request_streaming:
-            work = _work_on_stream(behaviour, self._read_open(method) if rule.is_open else None)
+            work = _work_on_stream(behaviour, read)
         else:
-            work = _work(behaviour, decoded, self._reader(method, rule), self._long_calls if is_long else None)
+            read = read if rule.is_open else self._holding(read)
+            work = _work(behaviour, decoded, read, self._long_calls if is_long else None)
         is_unary = not (handler.request_streaming or handler.response_streaming)
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -199,6 +204,18 @@ class Guard:
             return await self._open_requests.read(context, method, address_of(context))
 
         return read
+
+    def _holding(self, read: ReadRequest) -> ReadRequest:
+        """Reads the single request of a call, and takes room for it."""
+
+        async def read_and_hold(context: RpcCall) -> Any:
+            raw = await read(context)
+            who = callers.caller()
+            if raw is not grpc.aio.EOF and who.kind is not CallerKind.SERVICE:
+                self._held_requests.hold(raw, who.tenant)
+            return raw
+
+        return read_and_hold
 
     async def _admit(self, context: RpcCall, method: str, rule: Rule) -> tracing.ServedCall | None:
         """Identify the caller and count the call, or refuse it. Returns its trace, if it has one."""
@@ -285,11 +302,11 @@ def _bytes_max(rule: Rule, server_bytes_max: int) -> int:
     return server_bytes_max if rule.bytes_max is None else min(server_bytes_max, rule.bytes_max)
 
 
-def _work_on_stream(behaviour: Any, read: ReadRequest | None) -> Handler:
-    """Runs a handler that reads its requests itself. With `read` they are read here, and it gets an iterator."""
+def _work_on_stream(behaviour: Any, read: ReadRequest) -> Handler:
+    """Runs a handler of a stream of requests. It gets an iterator, for whose messages the time of a request holds. A
+    handler that keeps to times of its own reads from the context instead.
+    """
     answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
-    if read is None:
-        return answer
 
     async def requests(context: RpcCall) -> AsyncIterator[Any]:
         while (request := await read(context)) is not grpc.aio.EOF:

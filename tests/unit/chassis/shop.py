@@ -53,7 +53,7 @@ def _well_known() -> Path:
     return Path(grpc_tools.__path__[0]) / "_proto"
 
 
-SHOP_METHODS = tuple(f"/shoes.v1.ShopService/{name}" for name in ("Buy", "Follow", "Chat"))
+SHOP_METHODS = tuple(f"/shoes.v1.ShopService/{name}" for name in ("Buy", "Follow", "Chat", "Pack"))
 SECRET = b"the secret of the whole shop"
 
 
@@ -102,6 +102,10 @@ def servicer_of(shop: Shop) -> Any:
                 if request.shoe == "bug":
                     raise RuntimeError("SELECT secret FROM till")
                 await context.write(shop.messages.BuyResponse(receipt=request.shoe))
+
+        async def Pack(self, requests: Any, context: Any) -> Any:
+            shoes = [request.shoe async for request in requests]
+            return shop.messages.BuyResponse(receipt=" ".join(shoes))
 
     return Servicer()
 

@@ -590,8 +590,8 @@ class RunReport(_message.Message):
             """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. By reference: exactly as UploadOutput
             answered for a run of this execution. Anything else is a failure of the run, PERMANENT: OUTPUT_NOT_JSON,
             OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID (the output store has no such output for this execution, or it has another
-            size). If the store cannot be read, the run fails with OUTPUT_STORE, TRANSIENT. In each case the report itself is
-            acknowledged, and must not be sent again.
+            size). In each case the report itself is acknowledged, and must not be sent again. While the output store is away, a
+            report by reference is not answered: the lease stays with the runner, which repeats the report like any other.
             """
 
         def __init__(
