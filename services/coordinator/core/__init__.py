@@ -61,9 +61,9 @@ Laws
 3. Applying an event judges nothing and costs no more than the edges of the work that it names.
 4. The fold of the journal is the state. Effects are a function of events and state.
 5. What cannot be applied is a bug. It raises, and only that execution is affected.
-6. Every command has a handler, and matches on events are exhaustive and closed with `assert_never`. A new control node
-   is one file in `controls/`; a new event is its dataclass, its message, its branch in `fold.apply` and a golden
-   journal.
+6. Every command has a handler and every event its bookkeeping; other matches on events are exhaustive and closed with
+   `assert_never`. A new control node is one file in `controls/`; a new event is its dataclass, its message, its
+   bookkeeping in `fold/` and a golden journal.
 
 Reading order
 -------------

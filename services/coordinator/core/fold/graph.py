@@ -96,6 +96,14 @@ def cancel(execution: Execution, work: Work) -> None:
     item_ended(work)
 
 
+def work_blocked(execution: Execution, event: ev.WorkBlocked) -> None:
+    apply_consequences(execution, passed_over(execution, event.key), event.then)
+
+
+def output_requested(execution: Execution, event: ev.OutputRequested) -> None:
+    make_ready(execution, execution.work_of(event.key))
+
+
 def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> None:
     if event.reason is FailureReason.STOPPED:
         work.state = WorkState.CANCELLED

@@ -1,7 +1,14 @@
 """Bookkeeping of runs: they are made, go on and end, and their work with them."""
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold.graph import apply_consequences, begin, fail, item_ended, release_targets
+from services.coordinator.core.fold.graph import (
+    apply_consequences,
+    begin,
+    fail,
+    item_ended,
+    passed_over,
+    release_targets,
+)
 from services.coordinator.core.fold.timers import set_timer
 from services.coordinator.core.state import Execution, Run, TimerKind, Work, WorkState
 from services.coordinator.core.values import ApprovalState, BrokenInvariant, FailureReason, RunState, WorkKey
@@ -176,6 +183,17 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
     run.end_time = event.end_time or event.time
     run.work.state = WorkState.CANCELLED
     item_ended(run.work)
+
+
+def late_report_rejected(execution: Execution, event: ev.LateReportRejected) -> None:
+    execution.runs[event.run - 1].is_late_noted = True
+
+
+def work_skipped(execution: Execution, event: ev.WorkSkipped) -> None:
+    work = passed_over(execution, event.key)
+    run = new_run(execution, work, event, RunState.SKIPPED)
+    run.start_time = run.end_time = event.time
+    apply_consequences(execution, work, event.then)
 
 
 def forget_loop(execution: Execution, key: WorkKey) -> None:
