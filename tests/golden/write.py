@@ -100,6 +100,22 @@ def _rendered_elsewhere(story: Story) -> None:
     story.succeed("a")
 
 
+def _compensated(story: Story) -> None:
+    """Three nodes are undone: one well, one at the second attempt, and one not."""
+    story.start()
+    story.do("pay", "pack", "note")
+    story.assign("ship")
+    story.fail("ship")
+    story.do("note$undo")
+    story.assign("pack$undo")
+    story.fail("pack$undo", ErrorClass.TRANSIENT)
+    story.cancel()
+    story.wake()
+    story.do("pack$undo")
+    story.assign("pay$undo")
+    story.fail("pay$undo")
+
+
 def _state_set(story: Story) -> None:
     story.start()
     story.assign("right")
@@ -231,6 +247,18 @@ STORIES = {
     "join": Scene(
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
+    ),
+    "compensated": Scene(
+        {
+            "nodes": [
+                node("pay", compensate={"module": "shop.refund@1", "inputs": {"of": "{{ nodes.pay.output }}"}}),
+                node("pack", compensate={"module": "noop@1", "retry": {"attempts": 2}}),
+                node("note", compensate={"module": "noop@1"}),
+                node("ship"),
+            ],
+            "edges": [*chain("pay", "ship"), *chain("pack", "ship")],
+        },
+        _compensated,
     ),
     "paused": Scene(
         {

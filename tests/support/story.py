@@ -282,10 +282,10 @@ def check(story: Story) -> None:
     assert not execution.to_begin or execution.paused_by, "a control node did not begin"
     _check_counts(execution)
     assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
-    if execution.is_final and execution.stop is None:
+    if execution.is_final and not execution.is_ending:
         assert execution.error == execution.first_failure
         assert unsettled(execution) == []
-    summed = sorted(id for ids in summary(execution) for id in ids)
+    summed = sorted(id for ids in summary(execution)[:5] for id in ids)
     assert summed == sorted(node.id for node in story.definition.graph)
 
 

@@ -351,6 +351,20 @@ class StopOrdered:
 
 
 @dataclass(slots=True)
+class CompensationStarted:
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    time: Instant
+    # What it ends as after that.
+    outcome: ExecutionState
+    error: FinalError
+    # The compensations, in the order in which they are done, one after the other.
+    works: tuple[WorkKey, ...]
+    # The first of them is ready.
+    then: Consequences
+
+
+@dataclass(slots=True)
 class ExecutionPaused:
     """No work begins, and no timer of a backoff or a wait fires, until the execution is resumed or told to end. Runs
     that are under way go on."""
@@ -392,10 +406,11 @@ class ExecutionFinished:
     duration: Span
 
 
-_OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
+_OfStart: TypeAlias = ExecutionStarted | ExecutionAdopted
+_OfEnd: TypeAlias = OutputRequested | StopOrdered | CompensationStarted | ExecutionFinished
 _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
 _OfLoop: TypeAlias = LoopStarted | LoopContinued | LoopGathered | LoopEnded
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop
+Event: TypeAlias = _OfStart | _OfEnd | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop

@@ -83,6 +83,8 @@ class Job:
     # What templates see as `execution` beside its id and its workflow. Empty: no template reads it.
     version: int = 0
     create_time: str = ""
+    # Why the execution does not end well, as JSON. Empty: the work undoes no node.
+    error: bytes = b""
 
     @property
     def lease(self) -> RunLease:

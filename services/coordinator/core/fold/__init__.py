@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import graph, lifetime, loops, pausing, runs, waits
+from services.coordinator.core.fold import compensating, graph, lifetime, loops, pausing, runs, waits
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
@@ -82,6 +82,8 @@ def apply(execution: Execution, event: ev.Event) -> None:
             graph.make_ready(execution, execution.work_of(event.key))
         case ev.StopOrdered():
             lifetime.stop_ordered(execution, event)
+        case ev.CompensationStarted():
+            compensating.compensation_started(execution, event)
         case ev.ExecutionPaused():
             pausing.execution_paused(execution, event)
         case ev.ExecutionResumed():

@@ -198,6 +198,7 @@ class Event(_message.Message):
     LOOP_CONTINUED_FIELD_NUMBER: _builtins.int
     LOOP_GATHERED_FIELD_NUMBER: _builtins.int
     LOOP_ENDED_FIELD_NUMBER: _builtins.int
+    COMPENSATION_STARTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -254,6 +255,8 @@ class Event(_message.Message):
     def loop_gathered(self) -> Global___LoopGathered: ...
     @_builtins.property
     def loop_ended(self) -> Global___LoopEnded: ...
+    @_builtins.property
+    def compensation_started(self) -> Global___CompensationStarted: ...
     def __init__(
         self,
         *,
@@ -285,12 +288,13 @@ class Event(_message.Message):
         loop_continued: Global___LoopContinued | None = ...,
         loop_gathered: Global___LoopGathered | None = ...,
         loop_ended: Global___LoopEnded | None = ...,
+        compensation_started: Global___CompensationStarted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_ended"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_ended", "compensation_started"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -306,7 +310,9 @@ class WorkKey(_message.Message):
     ITERATION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The id of the node, or "$output" for the rendering of the workflow's output."""
+    """The id of the node, "$output" for the rendering of the workflow's output, or "<node>$undo" for the compensation of a
+    node.
+    """
     iteration: _builtins.int
     """0 for a plain node; 1, 2, 3 and so on for the items or turns of a loop."""
     generation: _builtins.int
@@ -1508,6 +1514,46 @@ class CommandRefused(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommandRefused: _TypeAlias = CommandRefused  # noqa: Y015
+
+@_typing.final
+class CompensationStarted(_message.Message):
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    WORKS_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    outcome: Global___FinalState.ValueType
+    """What it ends as after that."""
+    @_builtins.property
+    def error(self) -> Global___Failure: ...
+    @_builtins.property
+    def works(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """The compensations, in the order in which they are done, one after the other. The node of each is that of the work
+        that it undoes, followed by "$undo"; the generation is that of the work.
+        """
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The first of them is ready. The event that ends a compensation makes the next one ready."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___FinalState.ValueType = ...,
+        error: Global___Failure | None = ...,
+        works: _abc.Iterable[Global___WorkKey] | None = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "then", b"then", "works", b"works"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompensationStarted: _TypeAlias = CompensationStarted  # noqa: Y015
 
 @_typing.final
 class ExecutionFinished(_message.Message):
