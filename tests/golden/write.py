@@ -129,6 +129,22 @@ def _rendered_elsewhere(story: Story) -> None:
     story.succeed("a")
 
 
+def _compensated(story: Story) -> None:
+    """Three nodes are undone: one well, one at the second attempt, and one not."""
+    story.start()
+    story.do("pay", "pack", "note")
+    story.assign("ship")
+    story.fail("ship")
+    story.do("note$undo")
+    story.assign("pack$undo")
+    story.fail("pack$undo", ErrorClass.TRANSIENT)
+    story.cancel()
+    story.wake()
+    story.do("pack$undo")
+    story.assign("pay$undo")
+    story.fail("pay$undo")
+
+
 def _state_set(story: Story) -> None:
     story.start()
     story.assign("right")
@@ -394,6 +410,18 @@ STORIES = {
         _approved,
     ),
     "deferred": Scene({"nodes": [*map(node, "ab"), node("c", timeout="60s", retry={"attempts": 1})]}, _deferred),
+    "compensated": Scene(
+        {
+            "nodes": [
+                node("pay", compensate={"module": "shop.refund@1", "inputs": {"of": "{{ nodes.pay.output }}"}}),
+                node("pack", compensate={"module": "noop@1", "retry": {"attempts": 2}}),
+                node("note", compensate={"module": "noop@1"}),
+                node("ship"),
+            ],
+            "edges": [*chain("pay", "ship"), *chain("pack", "ship")],
+        },
+        _compensated,
+    ),
     "paused": Scene(
         {
             "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],

@@ -308,10 +308,10 @@ def check(story: Story) -> None:
     ends = [type(event) for event in story.journal if isinstance(event, ExecutionFinished | ExecutionReopened)]
     assert execution.is_final == (ends[-1:] == [ExecutionFinished])
     assert all(pair != (ExecutionFinished, ExecutionFinished) for pair in pairwise(ends)), "S7"
-    if execution.is_final and execution.stop is None:
+    if execution.is_final and not execution.is_ending:
         assert execution.error == execution.first_failure
         assert unsettled(execution) == []
-    summed = sorted(id for ids in summary(execution) for id in ids)
+    summed = sorted(id for ids in summary(execution)[:5] for id in ids)
     assert summed == sorted(node.id for node in story.definition.graph)
 
 

@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -206,6 +206,14 @@ def events_of(api: Api, execution_id: str, after_seq: int = 0) -> Iterator[Any]:
             time.sleep(TRY_AGAIN_SECONDS)
 
 
+# The lists of a summary, with their titles, in the order in which they are shown.
+_SUMMARY: Final = {
+    **{name: name for name in ("running", "succeeded", "failed", "skipped", "blocked", "cancelled")},
+    "compensated": "undone",
+    "not_compensated": "not undone",
+}
+
+
 def _show(execution: Any) -> None:
     error, metrics = execution.error, execution.metrics
     facts = {
@@ -219,8 +227,8 @@ def _show(execution: Any) -> None:
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
         "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
     }
-    for name in ("running", "succeeded", "failed", "skipped", "blocked", "cancelled"):
-        facts[name] = ", ".join(getattr(execution.summary, name))
+    for name, title in _SUMMARY.items():
+        facts[title] = ", ".join(map(render.node_name, getattr(execution.summary, name)))
     facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id
     for name, value in facts.items():

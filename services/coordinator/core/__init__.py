@@ -47,6 +47,12 @@ whoever holds the execution by then (`answers.py`). While an execution is paused
 begins, and the timers of backoffs and waits are kept apart. Everything else goes on: runs finish, and what follows from
 them is kept until the execution is resumed.
 
+How an execution ends
+---------------------
+It ends when nothing is going any more: well, or as the first failure that nobody handled, or as it was ordered to
+(`StopOrdered`: a cancel, the deadline, the first failure of a workflow that fails fast). If it does not end well and
+finished nodes say how they are undone, they are undone first (`compensating.py`).
+
 Obligations
 -----------
 What an execution owes to others is part of its state until the other side has it, so that a successor finds it in the
@@ -74,6 +80,7 @@ Reading order
     late_reports, answers           which reports count; how commands of people are answered once
     handlers/                       what each command does, one file per family of commands
     controls/                       the control nodes
+    compensating                    finished nodes are undone before an execution ends that does not end well
     state_paths, workflow_state     what templates see as `state`: where it comes from, and how branches are merged
     inputs                          what templates see of earlier nodes
     effects, projection             what is to be done after the commit, and the rows that show the state

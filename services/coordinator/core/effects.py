@@ -72,7 +72,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     match event:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
-            seen = seen_nodes(execution, run.work.node) if run.work.is_templated else NOTHING_SEEN
+            seen = seen_nodes(execution, run.work) if run.work.is_templated else NOTHING_SEEN
             item = None if run.work.loop is None else item_of(run.work)
             return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
@@ -120,6 +120,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.OutsideAnswered()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.CompensationStarted()
             | ev.ExecutionPaused()
             | ev.ExecutionResumed()
             | ev.ExecutionReopened()

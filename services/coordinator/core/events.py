@@ -509,6 +509,20 @@ class StopOrdered:
 
 
 @dataclass(slots=True)
+class CompensationStarted:
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    time: Instant
+    # What it ends as after that.
+    outcome: ExecutionState
+    error: FinalError
+    # The compensations, in the order in which they are done, one after the other.
+    works: tuple[WorkKey, ...]
+    # The first of them is ready.
+    then: Consequences
+
+
+@dataclass(slots=True)
 class ExecutionPaused:
     """No work begins, and no timer of a backoff or a wait fires, until the execution is resumed or told to end. Runs
     that are under way go on."""
@@ -583,7 +597,8 @@ class ExecutionFinished:
     duration: Span
 
 
-_OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
+_OfStart: TypeAlias = ExecutionStarted | ExecutionAdopted
+_OfEnd: TypeAlias = OutputRequested | StopOrdered | CompensationStarted | ExecutionFinished
 _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | ExecutionReopened | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
@@ -595,4 +610,4 @@ _OfMessages: TypeAlias = (
 )
 _OfCircuit: TypeAlias = WorkHeldBack | WorkLetThrough
 _OfOthers: TypeAlias = _OfPeople | LoopEvent | OfChild | _OfMessages | _OfCircuit
-Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork | _OfOthers
+Event: TypeAlias = _OfStart | _OfEnd | _OfRun | _OfRunEnd | _OfWork | _OfOthers

@@ -317,6 +317,15 @@ class Conflict(NamedTuple):
 Settings: TypeAlias = Mapping[str, Setting]
 
 
+class Compensation(NamedTuple):
+    """The execution ends as this once its work is undone."""
+
+    outcome: ExecutionState
+    error: FinalError
+    # For each compensation, but the last, the one that follows it.
+    next: Mapping[WorkKey, WorkKey]
+
+
 class PausedBy(NamedTuple):
     caller: str
     reason: str
@@ -416,6 +425,9 @@ class Execution:
     # The answers to the newest commands of people, by message id, oldest first (`fold/answers.py`).
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     stop: Stop | None = None
+    # Work that has succeeded and can be undone, in the order in which it succeeded.
+    compensable: list[Work] = field(default_factory=list)
+    compensation: Compensation | None = None
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
     # The waits for children, by the id of the child; the children that are not known to be queued, though perhaps
@@ -435,6 +447,11 @@ class Execution:
     @property
     def is_final(self) -> bool:
         return self.final_state is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """What it ends as is decided. Before that runners stop, or finished work is undone."""
+        return self.stop is not None or self.compensation is not None
 
     @property
     def is_going(self) -> bool:
@@ -505,10 +522,13 @@ def is_stale(execution: Execution, timer: Timer) -> bool:
     match timer.kind:
         case TimerKind.BACKOFF | TimerKind.WAIT | TimerKind.GIVE_UP:
             return False
-        case TimerKind.BACKSTOP | TimerKind.DEADLINE:
+        case TimerKind.BACKSTOP:
             return execution.stop is not None
+        case TimerKind.DEADLINE:
+            return execution.stop is not None or execution.compensation is not None
         case TimerKind.ANSWER:
-            return not execution.live
+            # The runs of a compensation were not told to stop.
+            return execution.stop is None or not execution.live
         case _:
             assert_never(timer.kind)
 
@@ -525,7 +545,7 @@ def unsettled(execution: Execution) -> list[str]:
 
 
 class Summary(NamedTuple):
-    """Every node of the graph of a final execution by id, in exactly one of the five."""
+    """Every node of the graph of a final execution by id, in exactly one of the first five."""
 
     succeeded: tuple[str, ...]
     failed: tuple[str, ...]
@@ -534,6 +554,9 @@ class Summary(NamedTuple):
     blocked: tuple[str, ...]
     # Stopped or never begun, because the execution was ended first.
     cancelled: tuple[str, ...]
+    # Of those that succeeded: the ones that were undone, and the ones whose compensation failed.
+    compensated: tuple[str, ...]
+    not_compensated: tuple[str, ...]
 
 
 def summary(execution: Execution) -> Summary:
@@ -542,4 +565,17 @@ def summary(execution: Execution) -> Summary:
         work = execution.current.get(node.id)
         state = WorkState.CANCELLED if work is None or work.state not in SETTLED else work.state
         ids[state].append(node.id)
-    return Summary(*map(tuple, ids.values()))
+    succeeded, failed, skipped, blocked, cancelled = map(tuple, ids.values())
+    compensated, not_compensated = _compensated(execution) if execution.compensation is not None else ((), ())
+    return Summary(succeeded, failed, skipped, blocked, cancelled, compensated, not_compensated)
+
+
+def _compensated(execution: Execution) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The nodes that were undone, and those that were not although they have a compensation."""
+    undone: list[str] = []
+    not_undone: list[str] = []
+    for node in execution.definition.graph:
+        work = execution.current.get(node.compensation.id) if node.compensation is not None else None
+        if work is not None:
+            (undone if work.state is WorkState.SUCCEEDED else not_undone).append(node.id)
+    return tuple(undone), tuple(not_undone)

@@ -63,7 +63,9 @@ class Turn:
     def stop_if_fail_fast(self) -> None:
         """The workflow ends at the first failure that nobody handles."""
         execution = self.execution
-        if execution.stop is None and execution.definition.is_fail_fast and execution.first_failure is not None:
+        if execution.stop is not None or execution.compensation is not None:
+            return
+        if execution.definition.is_fail_fast and execution.first_failure is not None:
             self.order_stop(ExecutionState.FAILED, execution.first_failure)
 
     def order_stop(self, outcome: ExecutionState, error: FinalError, message_id: str = "", caller: str = "") -> None:

@@ -189,6 +189,8 @@ def _plain(name: str, value: Any) -> Any:
             return [_reopened(work) for work in value]
         case tuple() if name == "labels":
             return dict(value)
+        case tuple() if name == "works":
+            return [key.node for key in value]
         case _ if is_dataclass(value):
             return _object(value)
         case _:

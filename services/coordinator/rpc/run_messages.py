@@ -23,6 +23,7 @@ from services.coordinator.core.commands import (
     ReportSuccess,
 )
 from services.coordinator.core.effects import GrantRun
+from services.coordinator.core.inputs import seen_work
 from services.coordinator.core.results import (
     ERROR_MESSAGE_MAX,
     ERROR_TYPE_MAX,
@@ -96,10 +97,10 @@ def run_grant(
         if node.until and not run.is_rendering:
             message.until = node.until
         _put_facts(message, execution, effect)
-        _put_data(message, execution, effect.outputs)
+        _put_data(message, execution, work, effect.outputs)
     if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)
-    if execution.deadline:
+    if execution.deadline and not node.undoes:
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
         put_micros(message.execution_left, max(0, execution.deadline - now))
@@ -133,18 +134,24 @@ def _put_overrides(message: pb.RunGrant, work: Work) -> None:
 
 
 def _put_facts(message: pb.RunGrant, execution: Execution, effect: GrantRun) -> None:
-    for node in effect.without_output:
-        shown = message.without_output[node.id]
-        shown.state = node.state
-        if node.error is not None:
-            shown.error_type, shown.error_message = node.error.type, node.error.message
-    if effect.run.work.node.reads_execution:
+    for other in effect.without_output:
+        shown = message.without_output[other.id]
+        shown.state = other.state
+        if other.error is not None:
+            shown.error_type, shown.error_message = other.error.type, other.error.message
+    node = effect.run.work.node
+    if node.undoes and execution.compensation is not None:
+        error = execution.compensation.error
+        shown_error = message.execution_error
+        shown_error.node, shown_error.type, shown_error.message = error.node, error.type, error.message
+    if node.reads_execution:
         message.workflow_version = execution.origin.version
         put_micros(message.execution_create_time, execution.origin.create_time)
 
 
-def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:
-    """The input and the outputs. The largest are left to be fetched if all of them would make the grant too large."""
+def _put_data(message: pb.RunGrant, execution: Execution, reader: Work, outputs: Sequence[tuple[str, Value]]) -> None:
+    """The input and the outputs that this work sees. The largest are left to be fetched if all of them would make the
+    grant too large."""
     input_ = execution.origin.input
     sizes = {name: len(value) for name, value in outputs if isinstance(value, bytes)} | {INPUT_KEY: len(input_)}
     left_out = _left_out(message, sizes)
@@ -153,9 +160,9 @@ def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tupl
     else:
         message.execution_input = input_
     for name, value in outputs:
-        run = execution.current[name].run
-        if name in left_out and run is not None:
-            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{run.number}", "", sizes[name]))
+        source = seen_work(execution, reader, name) if name in left_out else None
+        if source is not None and source.run is not None:
+            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{source.run.number}", "", sizes[name]))
         else:
             fill_output(message.outputs[name], value)
 

@@ -286,7 +286,7 @@ def _deadline(job: Job) -> datetime:
 
 def bytes_of_data(job: Job) -> int:
     """The size of everything that the templates of the job can see."""
-    data = (job.execution_input, job.state, job.item, *job.outputs.values(), *job.without_output.values())
+    data = (job.execution_input, job.state, job.item, job.error, *job.outputs.values(), *job.without_output.values())
     return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
@@ -306,6 +306,8 @@ def data_of(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], byte
     data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
     if job.item:
         data["item",] = job.item
+    if job.error:
+        data["error",] = job.error
     for node, value in job.outputs.items():
         data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
     for node, value in job.without_output.items():

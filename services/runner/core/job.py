@@ -89,6 +89,8 @@ class Job:
     create_time: str = ""
     # The targets of its module that must not be called.
     open_targets: Collection[str] = ()
+    # Why the execution does not end well, as JSON. Empty: the work undoes no node.
+    error: bytes = b""
 
     @property
     def lease(self) -> RunLease:

@@ -67,6 +67,21 @@ def test_a_grant_says_why_an_earlier_node_failed() -> None:
     assert micros_of(grant.execution_create_time) == BEGIN
 
 
+def test_the_grant_of_a_compensation_says_why_the_execution_ends_and_has_no_deadline() -> None:
+    undo = {"module": "noop@1", "inputs": {"why": "{{ error.message }}"}}
+    story = Story([node("a", compensate=undo), node("b")], [edge("a", "b")])
+    story.start(deadline=BEGIN + 60 * SECOND)
+    story.do("a")
+    story.assign("b")
+    assert not granted(story).HasField("execution_error")
+    story.fail("b")
+    story.assign("a$undo")
+    grant = granted(story)
+    error = grant.execution_error
+    assert (grant.node, error.node, error.type, error.message) == ("a$undo", "b", "BOOM", "b went wrong 42 times")
+    assert not grant.HasField("execution_left")
+
+
 def test_a_grant_after_a_lost_runner_says_so_and_has_its_cursor() -> None:
     story = started(node("a", idempotent=True))
     story.assign("a")

@@ -16,7 +16,7 @@ from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.examination import examine, warnings_of
 from windlass.definition.faults import Fault
 from windlass.definition.json_values import sift
-from windlass.definition.limits import FAULTS_MAX, STATE_KEYS_MAX
+from windlass.definition.limits import FAULTS_MAX
 from windlass.definition.modules import CONTROL_MODULES
 from windlass.definition.templates import TemplateParser
 
@@ -75,22 +75,6 @@ def test_good_definition_has_no_faults_and_one_canonical_form() -> None:
     assert json.loads(verdict.canonical) == good()
     shuffled = dict(reversed(list(good().items())))
     assert examine(shuffled).canonical == verdict.canonical
-
-
-@pytest.mark.parametrize(
-    ("inputs", "found"),
-    [
-        ({}, {("nodes[0].inputs", "REQUIRED")}),
-        (["region"], {("nodes[0].inputs", "WRONG_TYPE")}),
-        ({"region": 1, "_a9": "{{ input.x }}"}, set()),
-        ({"a-b": 1, "9": 2}, {("nodes[0].inputs.a-b", "MALFORMED_KEY"), ("nodes[0].inputs.9", "MALFORMED_KEY")}),
-        ({f"k{number}": number for number in range(STATE_KEYS_MAX)}, set()),
-        ({f"k{number}": number for number in range(STATE_KEYS_MAX + 1)}, {("nodes", "TOO_MANY_KEYS")}),
-    ],
-)
-def test_the_keys_that_a_node_sets_are_checked(inputs: Any, found: set[tuple[str, str]]) -> None:
-    document = {"name": "w", "nodes": [{"id": "a", "module": "state.set@1", "inputs": inputs}, "no node"]}
-    assert faults(document) - {("nodes[1]", "WRONG_TYPE")} == found
 
 
 def test_own_module_is_accepted_with_a_warning_while_no_runner_announces_it() -> None:

@@ -70,6 +70,8 @@ def run_succeeded(execution: Execution, event: ev.RunSucceeded) -> None:
         execution.cost_tokens += event.cost_tokens
     run.output = work.output = event.output
     work.state = _SUCCEEDED
+    if work.node.compensation is not None:
+        execution.compensable.append(work)
     if work.loop is not None:
         item_ended(work)
     apply_consequences(execution, work, event.then)

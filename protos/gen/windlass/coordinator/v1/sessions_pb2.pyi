@@ -307,6 +307,7 @@ class RunGrant(_message.Message):
     WORKFLOW_VERSION_FIELD_NUMBER: _builtins.int
     EXECUTION_CREATE_TIME_FIELD_NUMBER: _builtins.int
     OPEN_TARGETS_FIELD_NUMBER: _builtins.int
+    EXECUTION_ERROR_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -430,6 +431,10 @@ class RunGrant(_message.Message):
         targets may ignore them.
         """
 
+    @_builtins.property
+    def execution_error(self) -> Global___ExecutionError:
+        """Set if the work undoes a node, because the execution does not end well. Templates see it as `error`."""
+
     def __init__(
         self,
         *,
@@ -468,14 +473,43 @@ class RunGrant(_message.Message):
         workflow_version: _builtins.int = ...,
         execution_create_time: _timestamp_pb2.Timestamp | None = ...,
         open_targets: _abc.Iterable[_builtins.str] | None = ...,
+        execution_error: Global___ExecutionError | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_create_time", b"execution_create_time", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_create_time", b"execution_create_time", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "open_targets", b"open_targets", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "without_output", b"without_output", "workflow", b"workflow", "workflow_version", b"workflow_version", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "open_targets", b"open_targets", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "without_output", b"without_output", "workflow", b"workflow", "workflow_version", b"workflow_version", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunGrant: _TypeAlias = RunGrant  # noqa: Y015
+
+@_typing.final
+class ExecutionError(_message.Message):
+    """Why an execution does not end well."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node that failed. Empty if no node is to blame."""
+    type: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        type: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "node", b"node", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionError: _TypeAlias = ExecutionError  # noqa: Y015
 
 @_typing.final
 class NodeWithoutOutput(_message.Message):

@@ -266,6 +266,7 @@ class Event(_message.Message):
     WORK_LET_THROUGH_FIELD_NUMBER: _builtins.int
     CHILD_REFUSED_FIELD_NUMBER: _builtins.int
     CHILD_CANCEL_TOLD_FIELD_NUMBER: _builtins.int
+    COMPENSATION_STARTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -354,6 +355,8 @@ class Event(_message.Message):
     def child_refused(self) -> Global___ChildRefused: ...
     @_builtins.property
     def child_cancel_told(self) -> Global___ChildCancelTold: ...
+    @_builtins.property
+    def compensation_started(self) -> Global___CompensationStarted: ...
     def __init__(
         self,
         *,
@@ -401,12 +404,13 @@ class Event(_message.Message):
         work_let_through: Global___WorkLetThrough | None = ...,
         child_refused: Global___ChildRefused | None = ...,
         child_cancel_told: Global___ChildCancelTold | None = ...,
+        compensation_started: Global___CompensationStarted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened", "work_held_back", "work_let_through", "child_refused", "child_cancel_told"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened", "work_held_back", "work_let_through", "child_refused", "child_cancel_told", "compensation_started"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -422,7 +426,9 @@ class WorkKey(_message.Message):
     ITERATION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The id of the node, or "$output" for the rendering of the workflow's output."""
+    """The id of the node, "$output" for the rendering of the workflow's output, or "<node>$undo" for the compensation of a
+    node.
+    """
     iteration: _builtins.int
     """0 for a plain node; 1, 2, 3 and so on for the items or turns of a loop."""
     generation: _builtins.int
@@ -1839,6 +1845,46 @@ class WorkLetThrough(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkLetThrough: _TypeAlias = WorkLetThrough  # noqa: Y015
+
+@_typing.final
+class CompensationStarted(_message.Message):
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    WORKS_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    outcome: Global___FinalState.ValueType
+    """What it ends as after that."""
+    @_builtins.property
+    def error(self) -> Global___Failure: ...
+    @_builtins.property
+    def works(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """The compensations, in the order in which they are done, one after the other. The node of each is that of the work
+        that it undoes, followed by "$undo"; the generation is that of the work.
+        """
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The first of them is ready. The event that ends a compensation makes the next one ready."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___FinalState.ValueType = ...,
+        error: Global___Failure | None = ...,
+        works: _abc.Iterable[Global___WorkKey] | None = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "then", b"then", "works", b"works"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompensationStarted: _TypeAlias = CompensationStarted  # noqa: Y015
 
 @_typing.final
 class ExecutionFinished(_message.Message):
