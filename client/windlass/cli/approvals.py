@@ -70,7 +70,7 @@ def list_approvals(
     ] = "state = PENDING",
     limit: Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)] = 50,
 ) -> Any:
-    """List approvals, newest execution first: those that are pending, unless a filter says otherwise."""
+    """List the approvals that are pending, or those of a filter."""
     return api.call(messages.ListApprovalsRequest(filter=filter_, page_size=limit))
 
 
