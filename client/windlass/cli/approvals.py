@@ -17,7 +17,7 @@ approvals = typer.Typer(help="List, look at and decide approvals.", no_args_is_h
 run = typer.Typer(help="End work that a module has left to somebody else.", no_args_is_help=True, rich_markup_mode=None)
 
 Choice = Literal["APPROVE", "REJECT"]
-IdArgument = Annotated[str, typer.Argument(metavar="APPROVAL_ID")]
+ApprovalArgument = Annotated[str, typer.Argument(metavar="APPROVAL_ID")]
 TokenFileOption = Annotated[
     str,
     typer.Option(
@@ -70,12 +70,12 @@ def list_approvals(
     ] = "state = PENDING",
     limit: Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)] = 50,
 ) -> Any:
-    """List approvals, newest execution first: those that are pending, unless a filter says otherwise."""
+    """List the pending approvals, or those of a filter."""
     return api.call(messages.ListApprovalsRequest(filter=filter_, page_size=limit))
 
 
 @command(approvals, "get", shows=_show)
-def get_approval(api: Api, approval_id: IdArgument) -> Any:
+def get_approval(api: Api, approval_id: ApprovalArgument) -> Any:
     """Show an approval with its form and its decisions."""
     return api.call(messages.GetApprovalRequest(approval_id=approval_id)).approval
 
@@ -83,7 +83,7 @@ def get_approval(api: Api, approval_id: IdArgument) -> Any:
 @command(approvals, "decide", shows=_show)
 def decide_approval(
     api: Api,
-    approval_id: IdArgument,
+    approval_id: ApprovalArgument,
     decision: Annotated[Choice, typer.Argument(metavar="APPROVE|REJECT", case_sensitive=False)],
     form: Annotated[
         str,

@@ -117,7 +117,7 @@ def signal(
         str, typer.Option("--request-id", help="A second signal with the same id is not delivered again.")
     ] = "",
 ) -> Any:
-    """Send a signal to an execution: the node that waits for it goes on with the payload."""
+    """Send a signal to a node that waits for it."""
     values = json_object(payload, "--payload")
     request_id = same_as or str(uuid.uuid4())
     request = messages.SignalExecutionRequest(
