@@ -48,6 +48,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/PauseExecution": WRITE,
     f"{_EXECUTIONS}/ResumeExecution": WRITE,
     f"{_EXECUTIONS}/SignalExecution": WRITE_DOCUMENT,
+    f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/ListEvents": READ,
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,

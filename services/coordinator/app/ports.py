@@ -35,7 +35,8 @@ class Append(NamedTuple):
     last_seq: int
     # The new row of the journal: all events from `from_seq + 1` to `last_seq`.
     entry: bytes
-    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_CHANGING otherwise; then the summary (JSON text).
+    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_REOPENED if is_reopened, EXECUTION_CHANGING otherwise; then the
+    # summary (JSON text).
     execution: tuple[Any, ...]
     # New runs that were only leased: RUN_LEASE, then the effect key.
     leased: Sequence[tuple[Any, ...]]
@@ -47,6 +48,8 @@ class Append(NamedTuple):
     moved: Sequence[tuple[Any, ...]]
     # New and changed approvals: APPROVAL_COLUMNS.
     approvals: Sequence[tuple[Any, ...]] = ()
+    # The execution was reopened, so its deadline may be another one.
+    is_reopened: bool = False
 
 
 class Fence(NamedTuple):

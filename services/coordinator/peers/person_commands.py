@@ -16,6 +16,7 @@ from services.coordinator.core.commands import (
     HeartbeatRun,
     Pause,
     Resume,
+    Retry,
     Signal,
 )
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
@@ -53,6 +54,8 @@ def read_command(message: ExecutionMessage) -> Command | None:
             return _failure(head, given.fail_run)
         case "heartbeat_run":
             return _heartbeat(head, given.heartbeat_run)
+        case "retry":
+            return Retry(*head, given.retry.from_node, dict(given.retry.input_overrides))
         case _:
             return None
 

@@ -30,5 +30,6 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/FindAnswer": services("api"),
     f"{_READS}/ListApprovals": services("api"),
     f"{_READS}/GetApproval": services("api"),
+    f"{_READS}/GetStartOrder": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

@@ -70,6 +70,8 @@ class Job:
     # The deadline of the execution by this runner's clock, in ns since the epoch; 0 when there is none.
     deadline_ns: int = 0
     is_render_all: bool = False
+    # A JSON object that is laid over the rendered inputs. Empty: none.
+    input_overrides: bytes = b""
     # While a run of this workspace is going, the job begins only when fewer runs than this are going. 0: always.
     places_max: int = 0
     # The permission to end this run, for whoever else finishes the work. Empty: the module cannot hand its work out.

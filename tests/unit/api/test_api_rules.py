@@ -45,6 +45,7 @@ MEMBERS = {
     "Resume": WRITERS,
     "Signal": WRITERS,
     "Decide": WRITERS,
+    "Retry": WRITERS,
 }
 # The completion token in their requests is the whole permission.
 OPEN = {f"/windlass.api.v1.RunService/{name}" for name in ("CompleteRun", "FailRun", "HeartbeatRun")}

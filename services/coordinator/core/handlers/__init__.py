@@ -4,6 +4,7 @@
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
     signalling  Signal                           deciding   DecideApproval
+    reopening   Retry
     deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
@@ -20,6 +21,7 @@ from services.coordinator.core.handlers import (
     deferring,
     leasing,
     pausing,
+    reopening,
     reporting,
     signalling,
     starting,
@@ -50,6 +52,7 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Cancel: stopping.cancel,
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,
+    commands.Retry: reopening.retry,
     commands.Tick: timing.tick,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"

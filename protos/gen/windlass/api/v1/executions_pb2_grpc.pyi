@@ -61,6 +61,16 @@ class ExecutionServiceStub:
     delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
     EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
     """
+    RetryExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.RetryExecutionRequest, _executions_pb2.RetryExecutionResponse]
+    """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
+    else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
+    The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
+    any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
+
+    Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+    was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
+    done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListEventsRequest, _executions_pb2.ListEventsResponse]
     """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
 
@@ -164,6 +174,22 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
         delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
         EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+        """
+
+    @_abc_1.abstractmethod
+    def RetryExecution(
+        self,
+        request: _executions_pb2.RetryExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.RetryExecutionRequest, _abc.Awaitable[_executions_pb2.RetryExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.RetryExecutionResponse]:
+        """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
+        else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
+        The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
+        any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
+
+        Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+        was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
+        done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod

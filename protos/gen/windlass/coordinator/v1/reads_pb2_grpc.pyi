@@ -43,6 +43,10 @@ class ReadServiceStub:
     """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
     api decides who may see it.
     """
+    GetStartOrder: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetStartOrderRequest, _reads_pb2.GetStartOrderResponse]
+    """What an execution was started with, from its journal: as in StartOrder, without deadline_time and watcher. An unknown
+    execution is not an error; the response then has no start.
+    """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListApprovalsRequest, _reads_pb2.ListApprovalsResponse]
     """The approvals of one workspace, newest execution first. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be
     applied.
@@ -126,6 +130,16 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_reads_pb2.FindAnswerResponse]:
         """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
         api decides who may see it.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStartOrder(
+        self,
+        request: _reads_pb2.GetStartOrderRequest,
+        context: _aio.ServicerContext[_reads_pb2.GetStartOrderRequest, _abc.Awaitable[_reads_pb2.GetStartOrderResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.GetStartOrderResponse]:
+        """What an execution was started with, from its journal: as in StartOrder, without deadline_time and watcher. An unknown
+        execution is not an error; the response then has no start.
         """
 
     @_abc_1.abstractmethod

@@ -279,6 +279,7 @@ class RunGrant(_message.Message):
     RENDER_ALL_FIELD_NUMBER: _builtins.int
     PLACES_MAX_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKEN_FIELD_NUMBER: _builtins.int
+    INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -334,6 +335,10 @@ class RunGrant(_message.Message):
     HeartbeatRun). A module that has somebody else do the work hands the token out and reports Deferred. It is void once
     the run has ended; another attempt has another token. Empty for the modules whose names have no dot, which never
     defer.
+    """
+    input_overrides: _builtins.bytes
+    """A JSON object that is laid over the inputs once they are rendered: each of its members replaces that of the inputs.
+    Empty if has_templates is false: the inputs then have it already.
     """
     @_builtins.property
     def lease(self) -> _session_pb2.Lease:
@@ -399,10 +404,11 @@ class RunGrant(_message.Message):
         render_all: _builtins.bool = ...,
         places_max: _builtins.int = ...,
         completion_token: _builtins.str = ...,
+        input_overrides: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
