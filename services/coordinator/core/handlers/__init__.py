@@ -5,6 +5,7 @@
     timing      Tick                             pausing    Pause, Resume
     storing     StartLoop, FinishLoop            children   news of the executions that nodes start
     signalling  Signal                           deciding   DecideApproval
+    reopening   Retry
     deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
     reopening   Retry                            circuits   ReportHeldBack, HoldBack, LetThrough
 
