@@ -205,7 +205,7 @@ def test_the_error_of_the_loop_names_the_item():
     story.assign()
     story.fail("l", item=2)
     error = story.execution.error
-    assert (error.node, error.type, error.message) == ("l", "BOOM", "item 1: l went wrong 42 times")
+    assert (error.node, error.type, error.message) == ("l", "BOOM", "iteration 2: l went wrong 42 times")
 
 
 def test_a_failed_loop_may_be_handled():
@@ -517,7 +517,7 @@ def test_a_turn_that_fails_ends_the_repeat():
     turns(story, "false")
     story.assign()
     story.fail("r", item=2)
-    assert (story.state, story.execution.error.message) == ("FAILED", "turn 1: r went wrong 42 times")
+    assert (story.state, story.execution.error.message) == ("FAILED", "iteration 2: r went wrong 42 times")
 
 
 def test_a_large_last_turn_is_stored():

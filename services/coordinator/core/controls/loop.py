@@ -16,7 +16,7 @@ from services.coordinator.core.controls.control import Control, InvalidConfig
 from services.coordinator.core.events import ItemsRequested, LoopClosed, LoopGathered, LoopStarted
 from services.coordinator.core.items import InvalidItems, LoopConfig, loop_config
 from services.coordinator.core.loop_outputs import inline_output
-from services.coordinator.core.loops import OUTPUT_BYTES_MAX, has_turns, items_begin
+from services.coordinator.core.loops import OUTPUT_BYTES_MAX, items_begin
 from services.coordinator.core.results import json_fault
 from services.coordinator.core.state import Work, WorkLoop, WorkState
 from services.coordinator.core.turn import Turn
@@ -102,8 +102,7 @@ def finish(turn: Turn, loop: WorkLoop, output: OutputRef | None) -> None:
 def fail_with_item(turn: Turn, loop: WorkLoop, item: Work) -> None:
     error = None if item.run is None else item.run.error
     assert error is not None
-    name = "turn" if has_turns(loop) else "item"
-    fail(turn, loop, error.type, f"{name} {item.key.iteration - 1}: {error.message}")
+    fail(turn, loop, error.type, f"iteration {item.key.iteration}: {error.message}")
 
 
 def fail(turn: Turn, loop: WorkLoop, error_type: str, message: str) -> None:
