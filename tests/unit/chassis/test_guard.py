@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from services.chassis.grpc.errors import RemoteError, remote_error
 from services.chassis.grpc.guard import Guard
-from services.chassis.grpc.held_requests import held_bytes
+from services.chassis.grpc.held_messages import held_by_request
 from services.chassis.grpc.limits import MEBIBYTE, ServerLimits
 from services.chassis.grpc.reflection import METHOD, V1
 from services.chassis.identity.callers import Identity, Rule, ServiceCredential, anyone, members, services, system
@@ -22,7 +22,7 @@ from services.chassis.telemetry.tracing import FinishedSpan, Sampler, new_trace,
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually, some
 from tests.support.unfinished import Connection
-from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
+from tests.unit.chassis.shop import LARGE, SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 
 BUY, _, _, PACK = SHOP_METHODS
 
@@ -379,7 +379,7 @@ async def test_streams_that_never_begin_are_few(shop: Shop) -> None:
 async def test_requests_in_service_hold_so_much_memory_of_a_workspace_and_no_more(shop: Shop) -> None:
     rule = members("ADMIN", "VIEWER") | system() | services("api")
     notes = ["boots"] * 1_000
-    room = held_bytes(shop.messages.BuyRequest(shoe="slow", notes=notes).SerializeToString())
+    room = held_by_request(shop.messages.BuyRequest(shoe="slow", notes=notes).SerializeToString())
     async with open_shop(shop, guard_of(rule), limits=ServerLimits(key_held_bytes_max=4 * room)) as counter:
 
         def buy(bearer: str, shoe: str = "slow") -> Any:
@@ -399,6 +399,57 @@ async def test_requests_in_service_hold_so_much_memory_of_a_workspace_and_no_mor
         for call in (*waiting, *mine):
             call.cancel()
         assert await served_at_last(lambda: buy("admin", "clog"))
+
+
+@pytest.mark.parametrize("method", SHOP_METHODS[:2])
+async def test_answers_that_nobody_reads_hold_so_much_memory_of_a_workspace_and_no_more(
+    shop: Shop, method: str
+) -> None:
+    limits = ServerLimits(key_answers_bytes_max=8 * len(LARGE) + 4 * 1024)
+    rule = members("ADMIN", "VIEWER") | system() | services("api")
+    # Callers that take five bytes of an answer before they read it.
+    options = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
+    async with (
+        open_shop(shop, guard_of(rule), limits=limits) as counter,
+        grpc.aio.insecure_channel(counter.address, options=options) as channel,
+    ):
+
+        async def asked(who: tuple[tuple[str, str], ...]) -> Any:
+            call: Any = channel.stream_stream(method)(metadata=who, timeout=60)
+            await call.write(counter.order("large").SerializeToString())
+            await call.done_writing()
+            return call
+
+        def key(name: str) -> tuple[tuple[str, str], ...]:
+            return (("authorization", f"Bearer {name}"),)
+
+        api = ServiceCredential([SECRET], "api").metadata
+        unread = [await asked(who) for who in (key("admin"), key("viewer"), api, api, api)]
+        for call in unread:
+            await call.initial_metadata()
+        refusal = await refused((await asked(key("admin"))).read())
+        assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "LARGE_ANSWERS_EXCEEDED")
+        assert len(await (await asked(key("system"))).read()) > len(LARGE), "another workspace has a share of its own"
+        assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt, "a small answer needs no room"
+        for call in unread:
+            assert len(await call.read()) > len(LARGE)
+        assert await served_at_last(lambda: counter.stub(bearer="admin").Buy(counter.order("large"))) == LARGE
+
+
+async def test_lists_that_are_open_at_once_are_few(shop: Shop) -> None:
+    rules = dict.fromkeys(SHOP_METHODS, members("ADMIN") | system())
+    rules[BUY] = rules[BUY].listing()
+    async with open_shop(shop, Guard(rules, keys=KeyRing()), limits=ServerLimits(lists_max=4)) as counter:
+        admin = counter.stub(bearer="admin")
+        slow = [asyncio.ensure_future(admin.Buy(counter.order("slow"))) for _ in range(3)]
+        (over,), _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+        refusal = await refused(over)
+        assert (refusal.reason, refusal.quota[0].subject) == ("CALLS_EXCEEDED", "this workspace")
+        assert [each.receipt async for each in admin.Follow(counter.order())] == ["0"], "other methods do not count"
+        assert (await counter.stub(bearer="system").Buy(counter.order())).receipt
+        for call in slow:
+            call.cancel()
+        assert await served_at_last(lambda: admin.Buy(counter.order()))
 
 
 async def test_a_workspace_has_some_slow_requests_and_no_more(shop: Shop) -> None:
