@@ -203,12 +203,13 @@ async def test_items_of_a_list_are_children(shared_stack: Stack, slots: int) -> 
     await few.apply("squares", [{"id": "each", "module": "for_each@1", "config": config}])
     execution = await few.run("squares", input={"numbers": [1, 2, 3, 4, 5, 6, 7]})
     assert execution.state == Execution.SUCCESS, execution.error
-    assert list(execution.output["each"]) == [1, 5, 11, 19, 29, 41, 55]
+    output: Any = execution.output["each"]
+    assert list(output) == [1, 5, 11, 19, 29, 41, 55]
     assert len(await children_of(few, execution)) == 7
 
 
 async def test_a_child_that_fails_cancels_the_other_children_of_its_list(client: Client) -> None:
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {"id": "which", "module": "condition@1", "config": {"expression": "input.item == 'bad'"}},
         {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "a bad item"}},
         {"id": "long", "module": "test.waits@1"},
@@ -217,7 +218,7 @@ async def test_a_child_that_fails_cancels_the_other_children_of_its_list(client:
     await client.apply("picky", nodes, edges=edges)
     config = {"items": ["good", "good", "bad"], "body": {"workflow": "picky"}}
     rescue = {"id": "rescue", "module": "noop@1"}
-    each = {"id": "each", "module": "for_each@1", "config": config}
+    each: dict[str, Any] = {"id": "each", "module": "for_each@1", "config": config}
     await client.apply("pickers", [each, rescue], edges=[{"from": "each", "to": "rescue", "when": "failure"}])
     execution = await client.run("pickers")
     assert execution.state == Execution.SUCCESS, execution.error

@@ -64,8 +64,8 @@ def _is_rendered(module: str, config: Any, steps: list[Any]) -> bool:
         return False
     if module in LOOP_MODULES:
         # A member of the body is rendered with each item, the body itself is not.
-        return steps[0] not in OF_BODY or steps[1:] in (["workflow"], ["version"])
-    return steps[0] != RAW_MEMBERS.get(module)
+        return bool(steps[0] not in OF_BODY or steps[1:] in (["workflow"], ["version"]))
+    return bool(steps[0] != RAW_MEMBERS.get(module))
 
 
 def _misfits(validator: Any, value: Any) -> Iterator[Any]:

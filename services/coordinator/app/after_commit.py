@@ -28,9 +28,9 @@ from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.ports import Dispatch, Watchers
 from services.coordinator.app.tracing import emit_spans
-from services.coordinator.core.effects import GrantRun, StopRun, StoreLoopOutput, parking
+from services.coordinator.core.effects import GrantRun, OfStore, ReadItems, StopRun, StoreLoopOutput, parking
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import CancelChild, Execution, Loop, ReportFinished, StartChild, TellParent
+from services.coordinator.core.state import CancelChild, Execution, ReportFinished, StartChild, TellParent
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)
@@ -78,7 +78,7 @@ class AfterCommit:
         run_grant: RunGrant,
         dispatch: Dispatch,
         watchers: Watchers,
-        store_loop_output: Callable[[OwnedExecution, Loop], None],
+        ask_store: Callable[[OwnedExecution, OfStore], None],
         obligations: ObligationKeeper,
         clock: Clock,
     ) -> None:
@@ -87,7 +87,7 @@ class AfterCommit:
         self._run_grant = run_grant
         self._dispatch = dispatch
         self._watchers = watchers
-        self._store_loop_output = store_loop_output
+        self._ask_store = ask_store
         self._obligations = obligations
         self._clock = clock
 
@@ -154,8 +154,8 @@ class AfterCommit:
                     if holder is not None:
                         lease_id = run_id(execution, effect.number)
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
-                case StoreLoopOutput():
-                    self._store_loop_output(pending.owned, effect.loop)
+                case ReadItems() | StoreLoopOutput():
+                    self._ask_store(pending.owned, effect)
                 case StartChild() | CancelChild() | TellParent():
                     self._obligations.owe(pending.owned, effect)
                 case ReportFinished():

@@ -23,6 +23,7 @@ from services.coordinator.core.values import (
     FinalError,
     Instant,
     Origin,
+    OutputRef,
     ReleaseReason,
     Span,
     Value,
@@ -173,6 +174,8 @@ class ControlRendered(RunEvent):
     config: bytes
     start_time: Instant
     end_time: Instant
+    # Set instead of `config` if the config is kept outside.
+    stored: OutputRef | None = None
 
 
 @dataclass(slots=True)
@@ -276,6 +279,16 @@ class WaitEnded(RunEvent):
 
 
 @dataclass(slots=True)
+class ItemsRequested(RunEvent):
+    """The rendered config of a loop is in the output store. It has to be read before the loop starts or fails."""
+
+
+@dataclass(slots=True)
+class ItemsRead(RunEvent):
+    """The config was read. The start or the outcome of the loop follows in the same append."""
+
+
+@dataclass(slots=True)
 class LoopStarted(RunEvent):
     """A control node began to loop over items, or to take turns."""
 
@@ -305,7 +318,7 @@ class LoopGathered(RunEvent):
 
 
 @dataclass(slots=True)
-class LoopEnded(RunEvent):
+class LoopClosed(RunEvent):
     """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
     that is stopped."""
 
@@ -443,6 +456,6 @@ _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-_OfLoop: TypeAlias = LoopStarted | LoopContinued | LoopGathered | LoopEnded
+LoopEvent: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
 OfChild: TypeAlias = ChildRequested | ChildStarted | ChildRefused | ChildCancelOrdered | ChildCancelTold
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop | OfChild
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | LoopEvent | OfChild

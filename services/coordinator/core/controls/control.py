@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from services.coordinator.core.events import WaitEnded
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import BrokenInvariant
+from services.coordinator.core.values import INLINE_BYTES_MAX, BrokenInvariant, OutputRef
 
 
 class InvalidConfig(ValueError):
@@ -33,15 +33,19 @@ class Control(ABC):
 
 def config_of(work: Work) -> Any:
     """The node's config, rendered where it holds templates. `InvalidConfig` if a runner rendered no JSON."""
+    config = work.config or work.node.config
+    if isinstance(config, OutputRef):
+        raise InvalidConfig(f"the rendered config has over {INLINE_BYTES_MAX} bytes")
     try:
-        config = json.loads(work.config or work.node.config)
+        found = json.loads(config)
     except (ValueError, RecursionError):
         raise InvalidConfig("the rendered config is not JSON") from None
-    return config["config"] if work.config and work.node.has_control_inputs else config
+    return found["config"] if work.config and work.node.has_control_inputs else found
 
 
 def inputs_of(work: Work) -> bytes:
     """The node's inputs as JSON, rendered where they hold templates."""
     if not work.config:
         return work.node.inputs
+    assert isinstance(work.config, bytes), "config_of was asked first"
     return json.dumps(json.loads(work.config)["inputs"], ensure_ascii=False, separators=(",", ":")).encode()
