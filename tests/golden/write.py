@@ -166,6 +166,19 @@ def _paused(story: Story) -> None:
     story.wake()
 
 
+def _reopened(story: Story) -> None:
+    story.start()
+    story.assign("a", "bad")
+    story.succeed("a")
+    story.fail("bad")
+    story.later(5)
+    story.retry(bad=b'{"x":7}')
+    story.do("bad", "after")
+    story.retry("a", "retry2")
+    story.assign("a")
+    story.cancel()
+
+
 def _with_children(story: Story) -> None:
     """The first child fails, the second does the same work well, and the last is cancelled with its parent."""
     story.start(input=b'{"n":7}', parent_execution_id=EXECUTION_ID, depth=3)
@@ -284,6 +297,14 @@ STORIES = {
             "edges": chain("a", "s"),
         },
         _paused,
+    ),
+    "reopened": Scene(
+        {
+            "nodes": [node("a"), node("bad"), node("after")],
+            "edges": [*chain("a", "after"), *chain("bad", "after")],
+            "timeout": "1h",
+        },
+        _reopened,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "sleep": Scene(

@@ -154,6 +154,9 @@ class AfterCommit:
                     if holder is not None:
                         lease_id = run_id(execution, effect.number)
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
+                case TellParent() | ReportFinished() if not execution.is_final:
+                    # It was reopened in the same batch in which it was found finished, or had just ended.
+                    pass
                 case ReadItems() | StoreLoopOutput():
                     self._ask_store(pending.owned, effect)
                 case StartChild() | CancelChild() | TellParent():

@@ -115,6 +115,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.WorkBlocked()
             | ev.ExecutionPaused()
             | ev.ExecutionResumed()
+            | ev.ExecutionReopened()
             | ev.CommandRefused()
             | ev.ChildStarted()
             | ev.ChildRefused()

@@ -95,6 +95,16 @@ def _put_documents(message: pb.RunGrant, work: Work) -> None:
         # The config of a control node with inputs is a part of these.
         message.config = b"{}" if work.node.has_control_inputs else work.node.config
         message.inputs = work.node.runner_inputs
+        if work.overrides and not work.node.is_control:
+            _put_overrides(message, work)
+
+
+def _put_overrides(message: pb.RunGrant, work: Work) -> None:
+    """What a person has laid over the inputs. Where there are templates, the runner does it after rendering."""
+    if work.is_templated:
+        message.input_overrides = work.overrides
+    else:
+        message.inputs = orjson.dumps(orjson.loads(work.node.inputs) | orjson.loads(work.overrides))
 
 
 def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:

@@ -98,6 +98,7 @@ class Fortune(RuleBasedStateMachine):
         self.outcomes = defaultdict(int)
         self.wakes = {}
         self.final = None
+        self.retries = 0
         self.do(lambda: self.story.start())
 
     def do(self, command):
@@ -211,6 +212,15 @@ class Fortune(RuleBasedStateMachine):
     def pause_or_resume(self, is_resumed):
         give = self.story.resume if is_resumed else self.story.pause
         self.do(lambda: give(f"m{len(self.story.journal)}"))
+
+    @precondition(lambda self: self.retries < 3)
+    @rule(data=st.data(), is_from_node=st.booleans())
+    def retry(self, data, is_from_node):
+        """Work is done again; only this changes an execution that has ended."""
+        from_node = self.pick(data, self.story.definition.nodes) if is_from_node and self.story.definition.nodes else ""
+        decision = self.do(lambda: self.story.retry(from_node, f"m{len(self.story.journal)}"))
+        if decision.events and decision.refusal is None:
+            self.retries, self.final = self.retries + 1, None
 
     @precondition(lambda self: len(self.story.journal) > 12)
     @rule()

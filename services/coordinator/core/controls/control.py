@@ -44,8 +44,9 @@ def config_of(work: Work) -> Any:
 
 
 def inputs_of(work: Work) -> bytes:
-    """The node's inputs as JSON, rendered where they hold templates."""
-    if not work.config:
+    """The node's inputs as JSON, rendered where they hold templates, with what a person has laid over them."""
+    if not work.config and not work.overrides:
         return work.node.inputs
-    assert isinstance(work.config, bytes), "config_of was asked first"
-    return json.dumps(json.loads(work.config)["inputs"], ensure_ascii=False, separators=(",", ":")).encode()
+    assert not isinstance(work.config, OutputRef), "config_of was asked first"
+    inputs = json.loads(work.config)["inputs"] if work.config else json.loads(work.node.inputs)
+    return json.dumps(inputs | json.loads(work.overrides or b"{}"), ensure_ascii=False, separators=(",", ":")).encode()

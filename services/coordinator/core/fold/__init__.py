@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import children, graph, lifetime, loops, pausing, runs, waits
+from services.coordinator.core.fold import children, graph, lifetime, loops, pausing, reopening, runs, waits
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
@@ -87,6 +87,8 @@ def apply(execution: Execution, event: ev.Event) -> None:
             pausing.execution_paused(execution, event)
         case ev.ExecutionResumed():
             pausing.execution_resumed(execution, event)
+        case ev.ExecutionReopened():
+            reopening.execution_reopened(execution, event)
         case ev.CommandRefused():
             remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:

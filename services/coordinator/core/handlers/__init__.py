@@ -3,7 +3,8 @@
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
-    storing     StartLoop, FinishLoop            children   news of the executions that nodes start
+    storing     StartLoop, FinishLoop            reopening  Retry
+    children    news of the executions that nodes start
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -18,6 +19,7 @@ from services.coordinator.core.handlers import (
     children,
     leasing,
     pausing,
+    reopening,
     reporting,
     starting,
     stopping,
@@ -42,6 +44,7 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Cancel: stopping.cancel,
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,
+    commands.Retry: reopening.retry,
     commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
     commands.Tick: timing.tick,

@@ -280,6 +280,7 @@ class RunGrant(_message.Message):
     ITEM_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     PLACES_MAX_FIELD_NUMBER: _builtins.int
+    INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -339,6 +340,10 @@ class RunGrant(_message.Message):
     """While this runner is at work for this workspace already, it begins the run only when fewer than so many of its runs are
     under way. The other places are for workspaces that have none there. Until then the run waits, and behind long work it
     is handed back. 0: the run may begin in any place.
+    """
+    input_overrides: _builtins.bytes
+    """A JSON object that is laid over the inputs once they are rendered: each of its members replaces that of the inputs.
+    Empty if has_templates is false: the inputs then have it already.
     """
     @_builtins.property
     def lease(self) -> _session_pb2.Lease:
@@ -405,10 +410,11 @@ class RunGrant(_message.Message):
         item: _builtins.bytes = ...,
         until: _builtins.str = ...,
         places_max: _builtins.int = ...,
+        input_overrides: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
