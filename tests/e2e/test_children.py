@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.api import Client, new_workspace
+from tests.support.command_line import windlass
 from tests.support.probe import eventually
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
@@ -240,3 +242,16 @@ async def test_a_child_that_fails_cancels_the_other_children_of_its_list(client:
     children = await children_of(client, execution)
     ends = sorted([(await client.end_of(child.id)).state for child in children])
     assert ends == sorted([Execution.FAILED, Execution.CANCELLED, Execution.CANCELLED])
+
+
+async def test_command_line_shows_the_children_that_an_execution_waits_for(shared_stack: Stack, client: Client) -> None:
+    await client.apply("waits-long", WAITS)
+    await client.apply("patient", [sub("waits-long")])
+    execution = await client.start("patient")
+    child = await child_in(client, execution, Execution.RUNNING)
+    shown = await asyncio.to_thread(windlass, "get", execution.id, "--home", shared_stack.home.root)
+    assert (shown.returncode, child.id in shown.stdout.partition("children")[2]) == (0, True), shown.stderr
+    await client.cancel(execution.id)
+    await client.end_of(execution.id)
+    shown = await asyncio.to_thread(windlass, "get", execution.id, "--home", shared_stack.home.root)
+    assert child.id not in shown.stdout
