@@ -37,7 +37,7 @@ from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.key_checks import check_keys
-from services.coordinator.app.loop_outputs import LoopOutputs
+from services.coordinator.app.loop_store import LoopStore
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
@@ -141,12 +141,13 @@ class CoordinatorService:
             mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
         )
         self._output_checker = OutputChecker(self._executions, self._blobs.sizes)
-        self._loop_outputs = LoopOutputs(self._executions, self._blobs)
+        self._loop_store = LoopStore(self._executions, self._blobs)
         self._journal_loader = JournalLoader(
             executions=self._executions,
             journal=self._journal,
             definitions=definitions,
             fold=fold_journal,
+            read_lists=self._loop_store.read_lists,
             granted_again=self._run_timing.granted_again,
             holder=self.name,
         )
@@ -173,7 +174,7 @@ class CoordinatorService:
             run_grant=run_grant,
             dispatch=self._dispatch,
             watchers=self._hub,
-            store_loop_output=self._loop_outputs.add,
+            ask_store=self._loop_store.ask,
             clock=self._clock,
         )
         self._commit_loop = CommitLoop(
@@ -213,7 +214,7 @@ class CoordinatorService:
             ("commits", self._commit_loop.run),
             ("journal loader", self._journal_loader.run),
             ("stored outputs", self._output_checker.run),
-            ("outputs of loops", self._loop_outputs.run),
+            ("values of loops", self._loop_store.run),
             ("timers", self._executions.timers.run),
             ("misrouted reports", self._misrouted_reports.run),
             ("begun reports", lambda: report_begun(self._executions, self._dispatch, self._clock, scale)),

@@ -69,6 +69,16 @@ async def test_large_outputs_of_items_become_one_list(client: Client) -> None:
     assert MessageToDict(execution.output) == {"size": {"size": 400_000}}
 
 
+async def test_a_large_list_is_read_once_and_each_item_granted_alone(client: Client) -> None:
+    """The items have some 400 KiB together, and are done in two shares."""
+    texts = "{{ input.texts + input.texts + input.texts + input.texts }}"
+    body = {"module": "transform@1", "inputs": {"n": "{{ item|length }}", "at": "{{ index }}"}}
+    await client.apply("large", [for_each(texts, body, maxParallel=500)])
+    execution = await client.run("large", input={"texts": ["x" * 200] * 500})
+    assert execution.state == SUCCESS, execution.error
+    assert await loop_output(client, execution) == [{"n": 200, "at": number} for number in range(2_000)]
+
+
 @pytest.mark.parametrize("on_failure", ["FAIL", "CONTINUE"])
 async def test_a_failed_item_ends_the_loop_or_keeps_its_place(client: Client, on_failure: str) -> None:
     body = {"module": "transform@1", "inputs": {"name": "{{ item.name }}"}}
@@ -78,7 +88,7 @@ async def test_a_failed_item_ends_the_loop_or_keeps_its_place(client: Client, on
     execution = await client.run(workflow)
     if on_failure == "FAIL":
         assert (execution.state, execution.error.node, execution.error.type) == (FAILED, "each", "TEMPLATE_ERROR")
-        assert execution.error.message.startswith("item 1: ")
+        assert execution.error.message.startswith("iteration 2: ")
     else:
         first, error, last = await loop_output(client, execution)
         assert (first, last, error["error"]["type"]) == ({"name": "a"}, {"name": "c"}, "TEMPLATE_ERROR")

@@ -9,8 +9,16 @@ exists is never written again, so a story may follow the code while its journal 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
-from services.coordinator.core.commands import FinishLoop, ReportProgress, ReportStarted, ReportStopped, ReportSuccess
+from services.coordinator.core.commands import (
+    FinishLoop,
+    ReportProgress,
+    ReportStarted,
+    ReportStopped,
+    ReportSuccess,
+    StartLoop,
+)
 from services.coordinator.core.events import Event
+from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.values import ErrorClass, OutputRef, ReleaseReason, WorkKey
 from services.coordinator.store.codec import encode_event, seal
 from services.coordinator.store.event_table import EVENT_TABLE
@@ -129,7 +137,9 @@ def _for_each(story: Story) -> None:
     """Items that succeed, fail, die and are handed back; then an output that is too large to be inline."""
     story.start(input=b'{"ids":[1,2,3,4]}')
     story.assign("each")
-    story.succeed("each", b'{"items":[1,2,3,4],"maxParallel":2,"onItemFailure":"CONTINUE"}')
+    story.succeed("each", OutputRef("outputs/12/34", "ef" * 32, 300_000))
+    members = {"maxParallel": 2, "onItemFailure": "CONTINUE"}
+    story.when(StartLoop(WorkKey("each"), LoopConfig(members, [b"1", b"2", b"3", b"4"])))
     story.assign()
     story.succeed("each", b'"one"', item=1)
     story.fail("each", ErrorClass.TRANSIENT, item=2)

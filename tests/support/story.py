@@ -301,7 +301,8 @@ def _check_counts(execution: Execution) -> None:
     assert execution.is_final == (going == 0), "it stands still"
     if going and not execution.live and not execution.ready and not execution.paused_by:
         has_message_wait = any(not wait.due for wait in execution.waits.values())
-        assert execution.next_wake() or has_message_wait or execution.unstored, "nothing would ever wake it"
+        is_at_store = execution.unread or execution.unstored
+        assert execution.next_wake() or has_message_wait or is_at_store, "nothing would ever wake it"
 
 
 def _check_loops(execution: Execution) -> None:

@@ -135,7 +135,7 @@ COLUMNS: render.Columns = {
 }
 RUN_COLUMNS: render.Columns = {
     "run": lambda run: run.id.rpartition(".")[2],
-    "node": lambda run: render.node_name(run.node),
+    "node": render.work_name,
     "module": "module",
     "attempt": lambda run: str(run.attempt or ""),
     "state": "state",

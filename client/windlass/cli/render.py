@@ -115,6 +115,12 @@ def node_name(node: str) -> str:
     return node if undone == node else f"{undone} (undo)"
 
 
+def work_name(run: Any) -> str:
+    """The node, with the iteration of an item or a turn of a loop."""
+    name = node_name(run.node)
+    return f"{name}[{run.iteration}]" if run.iteration else name
+
+
 def clock(timestamp: Any) -> str:
     """Local time of day, to the millisecond; empty when unset."""
     return _here(timestamp).strftime("%H:%M:%S.%f")[:-3] if timestamp.ByteSize() else ""
@@ -143,7 +149,7 @@ def timeline(runs: Sequence[Any]) -> None:
         return
     first = min(_when(run.start_time) for run in started)
     whole = max((max(_when(run.end_time) for run in started) - first).total_seconds(), 1e-6)
-    width = max(len(node_name(run.node)) for run in started)
+    width = max(len(work_name(run)) for run in started)
     for run in started:
         begin = (_when(run.start_time) - first).total_seconds()
         length = (_when(run.end_time) - _when(run.start_time)).total_seconds()
@@ -152,7 +158,7 @@ def timeline(runs: Sequence[Any]) -> None:
         state = cell(run, "state")
         colour = STATE_COLOURS.get(state, "white")
         attempt = f" attempt {run.attempt}" if run.attempt > 1 or state == "FAILED" else ""
-        name = node_name(run.node)
+        name = work_name(run)
         line = f"  {name:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state}{attempt}"
         console().print(line, soft_wrap=True)
 

@@ -26,9 +26,9 @@ from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.ports import Dispatch, Watchers
 from services.coordinator.app.tracing import emit_spans
-from services.coordinator.core.effects import GrantRun, StopRun, StoreLoopOutput, parking
+from services.coordinator.core.effects import GrantRun, OfStore, ReadItems, StopRun, StoreLoopOutput, parking
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution, Loop, ReportFinished
+from services.coordinator.core.state import Execution, ReportFinished
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)
@@ -76,7 +76,7 @@ class AfterCommit:
         run_grant: RunGrant,
         dispatch: Dispatch,
         watchers: Watchers,
-        store_loop_output: Callable[[OwnedExecution, Loop], None],
+        ask_store: Callable[[OwnedExecution, OfStore], None],
         clock: Clock,
     ) -> None:
         self._executions = executions
@@ -84,7 +84,7 @@ class AfterCommit:
         self._run_grant = run_grant
         self._dispatch = dispatch
         self._watchers = watchers
-        self._store_loop_output = store_loop_output
+        self._ask_store = ask_store
         self._clock = clock
 
     def run(self, batch: Sequence[PendingAppend]) -> None:
@@ -150,8 +150,8 @@ class AfterCommit:
                     if holder is not None:
                         lease_id = run_id(execution, effect.number)
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
-                case StoreLoopOutput():
-                    self._store_loop_output(pending.owned, effect.loop)
+                case ReadItems() | StoreLoopOutput():
+                    self._ask_store(pending.owned, effect)
                 case ReportFinished():
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)

@@ -9,6 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import Error, Instant, Origin, OutputRef, ReleaseReason, Span, Value, WorkKey
@@ -163,6 +164,16 @@ class LoseRunner:
 
 
 @dataclass(slots=True)
+class StartLoop:
+    """The config of a loop was read from the output store."""
+
+    key: WorkKey
+    # None: it is no config of a loop, for this reason.
+    config: LoopConfig | None
+    fault: str = ""
+
+
+@dataclass(slots=True)
 class FinishLoop:
     """The output of a loop that is gathered was put into the output store."""
 
@@ -180,5 +191,6 @@ class Tick:
 
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
+_OfLoops: TypeAlias = StartLoop | FinishLoop
 _OfPeople: TypeAlias = Cancel | Pause | Resume
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | FinishLoop | Tick | Adopt | _OfPeople
+Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | _OfLoops | Tick | Adopt | _OfPeople

@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never
 from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.items import item_of
-from services.coordinator.core.state import Execution, Loop, Obligation, Run
+from services.coordinator.core.state import Execution, Obligation, Run, Work, WorkLoop
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
@@ -48,13 +48,21 @@ class StopRun:
 
 
 @dataclass(slots=True)
+class ReadItems:
+    """Read the config of a loop from the output store, and start the loop then."""
+
+    work: Work
+
+
+@dataclass(slots=True)
 class StoreLoopOutput:
     """Put the output of a gathered loop into the output store, and finish the loop then."""
 
-    loop: Loop
+    loop: WorkLoop
 
 
-Effect: TypeAlias = GrantRun | StopRun | StoreLoopOutput | Obligation
+OfStore: TypeAlias = ReadItems | StoreLoopOutput
+Effect: TypeAlias = GrantRun | StopRun | OfStore | Obligation
 
 
 def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
@@ -70,8 +78,10 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
         case ev.StopOrdered():
             return _stops(execution, event.outcome)
-        case ev.LoopEnded():
+        case ev.LoopClosed():
             return _item_stops(execution, event)
+        case ev.ItemsRequested():
+            return (ReadItems(execution.work[event.key]),)
         case ev.LoopGathered():
             return (StoreLoopOutput(execution.loops[event.key]),)
         case ev.ExecutionFinished():
@@ -93,6 +103,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.BackoffEnded()
             | ev.WaitStarted()
             | ev.WaitEnded()
+            | ev.ItemsRead()
             | ev.LoopStarted()
             | ev.LoopContinued()
             | ev.WorkSkipped()
@@ -115,8 +126,9 @@ def resume_effects(execution: Execution) -> Sequence[Effect]:
         for run in execution.runs
         if run.instance_id and (reason := why_to_stop(execution, run))
     ]
+    reads = [ReadItems(work) for work in execution.unread.values()]
     stores = [StoreLoopOutput(loop) for loop in execution.unstored.values()]
-    return [*stops, *stores, *execution.obligations]
+    return [*stops, *reads, *stores, *execution.obligations]
 
 
 def why_to_stop(execution: Execution, run: Run) -> str:
@@ -136,7 +148,7 @@ def parking(execution: Execution, now: Instant) -> Instant | None:
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
 
 
-def _item_stops(execution: Execution, event: ev.LoopEnded) -> list[Effect]:
+def _item_stops(execution: Execution, event: ev.LoopClosed) -> list[Effect]:
     runs = [execution.work[key].run for key in event.stopped]
     return [StopRun(run.number, run.epoch, run.instance_id, LEASE_ENDED) for run in runs if run is not None]
 

@@ -23,6 +23,7 @@ from services.coordinator.core.values import (
     FinalError,
     Instant,
     Origin,
+    OutputRef,
     ReleaseReason,
     Span,
     Value,
@@ -172,6 +173,8 @@ class ControlRendered(RunEvent):
     config: bytes
     start_time: Instant
     end_time: Instant
+    # Set instead of `config` if the config is kept outside.
+    stored: OutputRef | None = None
 
 
 @dataclass(slots=True)
@@ -275,6 +278,16 @@ class WaitEnded(RunEvent):
 
 
 @dataclass(slots=True)
+class ItemsRequested(RunEvent):
+    """The rendered config of a loop is in the output store. It has to be read before the loop starts or fails."""
+
+
+@dataclass(slots=True)
+class ItemsRead(RunEvent):
+    """The config was read. The start or the outcome of the loop follows in the same append."""
+
+
+@dataclass(slots=True)
 class LoopStarted(RunEvent):
     """A control node began to loop over items, or to take turns."""
 
@@ -304,7 +317,7 @@ class LoopGathered(RunEvent):
 
 
 @dataclass(slots=True)
-class LoopEnded(RunEvent):
+class LoopClosed(RunEvent):
     """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
     that is stopped."""
 
@@ -412,5 +425,5 @@ _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-_OfLoop: TypeAlias = LoopStarted | LoopContinued | LoopGathered | LoopEnded
-Event: TypeAlias = _OfStart | _OfEnd | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop
+LoopEvent: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
+Event: TypeAlias = _OfStart | _OfEnd | _OfPeople | _OfRun | _OfRunEnd | _OfWork | LoopEvent

@@ -3,10 +3,10 @@
 Only `fold.apply` writes the state; everything else reads it. Applying an event touches the edges of the work that the
 event names and nothing else, so a fan-out of a thousand folds in linear time.
 
-    Work   a piece of work, by its key. All attempts at it share it.
-    Run    one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
-    Wait   what a control node waits for.
-    Loop   a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
+    Work      a piece of work, by its key. All attempts at it share it.
+    Run       one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
+    Wait      what a control node waits for.
+    WorkLoop  a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
 
 The life of work that a runner does:
 
@@ -101,12 +101,12 @@ class Work:
     may_have_run_before: bool = False
     cursor: bytes = b""
     # The config of a control node as a runner rendered it.
-    config: bytes = b""
+    config: Value = b""
     # The inputs and the config as a runner rendered them for one that does not render.
     rendered: Value | None = None
     output: Value | None = None
     # The loop that it is an item of.
-    loop: "Loop | None" = None
+    loop: "WorkLoop | None" = None
 
     @property
     def is_templated(self) -> bool:
@@ -182,7 +182,7 @@ class Wait:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Loop:
+class WorkLoop:
     """A loop that is under way. An event about an item costs the same however many items there are."""
 
     # The loop's own work, which has the iteration 0.
@@ -194,7 +194,8 @@ class Loop:
     continues_on_failure: bool
     # Between two turns.
     delay: Span
-    # The items of a list, each as JSON. A loop without a list has none.
+    # The items of a list, each as JSON. They are taken from the config when they are needed first, or read from the
+    # output store (`core/items.py`). A loop without a list has none.
     items: Sequence[bytes] = ()
     # Items begin in their order: those up to this number have begun.
     begun: int = 0
@@ -320,9 +321,11 @@ class Execution:
     # rest of the state, so it is no part of a comparison.
     state_views: dict[WorkKey, Settings] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
-    loops: dict[WorkKey, Loop] = field(default_factory=dict)
+    loops: dict[WorkKey, WorkLoop] = field(default_factory=dict)
+    # Loops that have not started, because their config is in the output store.
+    unread: dict[WorkKey, Work] = field(default_factory=dict)
     # Loops whose items are all done, and whose output has to be put into the output store.
-    unstored: dict[WorkKey, Loop] = field(default_factory=dict)
+    unstored: dict[WorkKey, WorkLoop] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
     # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)
@@ -362,14 +365,13 @@ class Execution:
     @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
-        return bool(
-            self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over or self.loops
-        )
+        has_work = self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over
+        return bool(has_work or self.loops or self.unread)
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
-        if self.live or self.unstored:
+        if self.live or self.unread or self.unstored:
             return False
         return self.paused_by is not None or (not self.ready and bool(self.waits or self.backoffs))
 

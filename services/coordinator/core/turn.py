@@ -75,8 +75,8 @@ class Turn:
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
         for wait in list(execution.waits.values()):
             self.cancel_run(wait.work)
-        for loop in list(execution.loops.values()):
-            self.cancel_run(loop.work)
+        for work in [*execution.unread.values(), *(loop.work for loop in execution.loops.values())]:
+            self.cancel_run(work)
 
     def cancel_run(self, work: Work) -> None:
         """The work has a run, and nobody is asked whether it has stopped."""

@@ -173,6 +173,7 @@ FORMS: Final[dict[Any, Form]] = {
 _FAILURE: Final = _nested(values.FinalError)
 FORMS[values.FinalError] = _FAILURE
 FORMS[values.FinalError | None] = _or_none(_FAILURE)
+FORMS[values.OutputRef | None] = _or_none(_nested(values.OutputRef))
 FORMS[values.Error] = _nested(values.Error)
 FORMS[RetryPolicy] = _nested(RetryPolicy)
 # The origin is stored as a StartOrder, whose time is a Timestamp.

@@ -63,6 +63,7 @@ class World:
             journal=self,  # type: ignore[arg-type] # appends nothing here
             definitions=self,
             fold=lambda *_: pytest.fail("nothing is journalled"),
+            read_lists=lambda *_: pytest.fail("nothing is journalled"),
             granted_again=16.0,
             holder="c",
         )

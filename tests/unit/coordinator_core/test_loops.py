@@ -1,9 +1,12 @@
 """Loops: their items are work of their own, and the graph sees the loop alone."""
 
+from typing import Any
+
 import pytest
 
-from services.coordinator.core.commands import FinishLoop, ReportSuccess
-from services.coordinator.core.effects import GrantRun, StopRun, StoreLoopOutput, parking, resume_effects
+from services.coordinator.core.commands import FinishLoop, ReportSuccess, StartLoop
+from services.coordinator.core.effects import GrantRun, ReadItems, StopRun, StoreLoopOutput, parking, resume_effects
+from services.coordinator.core.items import InvalidItems, LoopConfig, loop_config, unread_lists
 from services.coordinator.core.loop_outputs import output_parts
 from services.coordinator.core.loops import OUTPUT_BYTES_MAX
 from services.coordinator.core.state import summary
@@ -56,7 +59,7 @@ def test_the_output_has_the_order_of_the_items():
     story.assign()
     for item in (3, 1, 2):
         decision = story.succeed("l", b'"%d"' % item, item=item)
-    assert names(decision) == ["RunSucceeded", "LoopEnded", "RunSucceeded", "ExecutionFinished"]
+    assert names(decision) == ["RunSucceeded", "LoopClosed", "RunSucceeded", "ExecutionFinished"]
     assert story.run("l").output == b'["1","2","3"]'
     assert (story.state, summary(story.execution).succeeded) == ("SUCCESS", ("l",))
 
@@ -101,7 +104,7 @@ def test_a_body_reads_its_own_references():
         node("a"), node("b"), for_each("{{ nodes.a.output }}", body={**BODY, "inputs": {"x": "{{ nodes.b.output }}"}}),
         edges=[*chain("a", "l"), *chain("b", "l")],
     )  # fmt: skip
-    loop = story.definition.nodes["l"]
+    loop: Any = story.definition.nodes["l"]
     assert (loop.references, loop.body.references) == (("a",), ("b",))
 
 
@@ -175,7 +178,7 @@ def test_the_first_item_that_fails_ends_the_loop():
     *decided, finished = decision.events
     assert [(type(event).__name__, event.key) for event in decided] == [
         ("RunFailed", WorkKey("l", 1)),
-        ("LoopEnded", WorkKey("l")),
+        ("LoopClosed", WorkKey("l")),
         ("RunCancelled", WorkKey("l", 2)),
         ("RunFailed", WorkKey("l")),
         ("WorkBlocked", WorkKey("after")),
@@ -202,7 +205,7 @@ def test_the_error_of_the_loop_names_the_item():
     story.assign()
     story.fail("l", item=2)
     error = story.execution.error
-    assert (error.node, error.type, error.message) == ("l", "BOOM", "item 1: l went wrong 42 times")
+    assert (error.node, error.type, error.message) == ("l", "BOOM", "iteration 2: l went wrong 42 times")
 
 
 def test_a_failed_loop_may_be_handled():
@@ -219,7 +222,7 @@ def test_a_failed_item_ends_a_workflow_that_ends_at_its_first_failure():
     story.start()
     story.assign()
     decision = story.fail("l", item=1)
-    assert names(decision) == ["RunFailed", "LoopEnded", "RunCancelled", "RunFailed", "StopOrdered"]
+    assert names(decision) == ["RunFailed", "LoopClosed", "RunCancelled", "RunFailed", "StopOrdered"]
     assert {effect.number for effect in story.effects} == {story.run("l", 2).number, story.run("x").number}
     story.wake()
     assert (story.state, story.execution.error.node) == ("FAILED", "l")
@@ -232,7 +235,7 @@ def test_items_that_poison_their_runners_end_the_loop_once():
         story.lose(f"i{number}")
     story.assign(instance="i3")
     decision = story.lose("i3")
-    assert [each for each in names(decision) if each.startswith("Loop")] == ["LoopEnded"]
+    assert [each for each in names(decision) if each.startswith("Loop")] == ["LoopClosed"]
     assert (story.execution.error.type, story.state) == ("POISON", "FAILED")
 
 
@@ -247,7 +250,7 @@ def test_an_item_that_another_failure_let_wait_is_not_granted():
     story.assign_works([second], instance="i2")
     decision = story.lose("i3")
     assert story.ready_items == []
-    assert the_event("LoopEnded", decision).stopped == (WorkKey("l", 2),)
+    assert the_event("LoopClosed", decision).stopped == (WorkKey("l", 2),)
 
 
 def test_failed_items_keep_their_place_if_the_loop_continues():
@@ -312,6 +315,82 @@ def test_a_successor_goes_on_with_the_items():
     assert again.run("l").output == b"[1,2,3]"
 
 
+# Large lists
+
+
+def listed():
+    """A loop whose rendered config is in the output store."""
+    story = begun(for_each("{{ input.ids }}"))
+    story.succeed("l", LARGE)
+    return story
+
+
+def test_a_large_list_is_read_before_the_loop_starts():
+    story = begun(for_each("{{ input.ids }}"))
+    assert names(story.succeed("l", LARGE)) == ["ControlRendered", "ItemsRequested"]
+    (effect,) = story.effects
+    assert (type(effect), effect.work.config) == (ReadItems, LARGE)
+    assert (story.state, parking(story.execution, story.now)) == ("RUNNING", None)
+    assert [type(each) for each in resume_effects(story.again().execution)] == [ReadItems]
+    config = LoopConfig({"maxParallel": 2}, [b"4", b"5", b"6"])
+    assert names(story.when(StartLoop(WorkKey("l"), config))) == ["ItemsRead", "LoopStarted"]
+    story.assign()
+    assert [effect.item for effect in story.effects] == [b"4", b"5"]
+    assert story.when(StartLoop(WorkKey("l"), config)).events == [], "a repeat changes nothing"
+
+
+def test_a_successor_reads_the_list_again():
+    story = listed()
+    story.when(StartLoop(WorkKey("l"), LoopConfig({}, [b"4", b"5"])))
+    assert unread_lists(story.execution) == []
+    again = story.again()
+    ((loop, ref),) = unread_lists(again.execution)
+    assert ref == LARGE
+    loop.items = [b"4", b"5"]
+    again.assign()
+    assert [effect.item for effect in again.effects] == [b"4", b"5"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, "too large"),
+        (LoopConfig({}, None), "items is a list"),
+        (LoopConfig({"maxParallel": 0}, [b"1"]), "maxParallel is a whole number from 1 to 1000"),
+    ],
+)
+def test_a_list_that_cannot_be_used_fails_the_loop(config, message):
+    story = listed()
+    assert names(story.when(StartLoop(WorkKey("l"), config, "too large")))[:2] == ["ItemsRead", "RunFailed"]
+    error = story.execution.error
+    assert (story.state, error.type, error.message) == ("FAILED", "INVALID_CONFIG", message)
+
+
+def test_a_large_list_may_turn_out_to_be_empty():
+    story = listed()
+    story.when(StartLoop(WorkKey("l"), LoopConfig({}, ())))
+    assert (story.state, story.run("l").output) == ("SUCCESS", b"[]")
+
+
+def test_a_cancel_forgets_a_list_that_is_not_read_yet():
+    story = listed()
+    assert names(story.cancel()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+    assert story.when(StartLoop(WorkKey("l"), LoopConfig({}, ()))).events == []
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"1"])
+def test_a_config_that_is_no_object_is_none_of_a_loop(text):
+    with pytest.raises(InvalidItems, match="config"):
+        loop_config(text)
+
+
+def test_an_item_has_at_most_the_inline_limit():
+    item = b'"%b"' % (b"x" * (INLINE_BYTES_MAX - 2))
+    assert loop_config(b'{"items":[%b]}' % item).items == [item]
+    with pytest.raises(InvalidItems, match="an item has over"):
+        loop_config(b'{"items":[%b]}' % item.replace(b"x", b"xx", 1))
+
+
 # Large outputs
 
 
@@ -323,12 +402,12 @@ def test_a_large_output_is_stored_before_the_loop_ends():
     assert names(decision) == ["RunSucceeded", "LoopGathered"]
     (effect,) = story.effects
     assert isinstance(effect, StoreLoopOutput)
-    parts = b"".join(output_parts(story.execution, effect.loop))
+    parts = b"".join(part for part in output_parts(story.execution, effect.loop) if isinstance(part, bytes))
     assert (len(parts), parts[:3], parts[-3:]) == (400_007, b'["x', b'y"]')
     assert (story.state, parking(story.execution, story.now)) == ("RUNNING", None)
     again = story.again()
     assert [type(each) for each in resume_effects(again.execution)] == [StoreLoopOutput]
-    assert names(story.when(FinishLoop(WorkKey("l"), LARGE))) == ["LoopEnded", "RunSucceeded", "ExecutionFinished"]
+    assert names(story.when(FinishLoop(WorkKey("l"), LARGE))) == ["LoopClosed", "RunSucceeded", "ExecutionFinished"]
     assert story.run("l").output == LARGE
     assert story.when(FinishLoop(WorkKey("l"), LARGE)).events == [], "a repeat changes nothing"
 
@@ -391,7 +470,7 @@ def test_an_output_of_just_the_inline_limit_is_inline():
 def test_a_repeat_takes_turns_until_its_expression_is_true():
     story = started(repeat())
     decision = turns(story, "false", "false", "true")
-    assert names(decision) == ["RunSucceeded", "LoopEnded", "RunSucceeded", "ExecutionFinished"]
+    assert names(decision) == ["RunSucceeded", "LoopClosed", "RunSucceeded", "ExecutionFinished"]
     assert story.run("r").output == b'{"output":{"turn":3},"iterations":3}'
 
 
@@ -438,7 +517,7 @@ def test_a_turn_that_fails_ends_the_repeat():
     turns(story, "false")
     story.assign()
     story.fail("r", item=2)
-    assert (story.state, story.execution.error.message) == ("FAILED", "turn 1: r went wrong 42 times")
+    assert (story.state, story.execution.error.message) == ("FAILED", "iteration 2: r went wrong 42 times")
 
 
 def test_a_large_last_turn_is_stored():

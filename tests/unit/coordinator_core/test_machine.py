@@ -27,6 +27,7 @@ from services.coordinator.core.commands import (
     ReportStarted,
     ReportStopped,
     ReportSuccess,
+    StartLoop,
 )
 from services.coordinator.core.events import (
     BackoffEnded,
@@ -38,6 +39,7 @@ from services.coordinator.core.events import (
     WaitEnded,
     WaitStarted,
 )
+from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason
 from tests.support.story import Story
 
@@ -46,6 +48,7 @@ MODULES = ["noop@1"] * 3 + ["join@1", "sleep@1", "rendered", "for_each@1", "for_
 # What every work reports: an output for anybody, and also the config of a control node that was to be rendered.
 OUTPUT = b'{"duration":"3s","items":[1,2,3],"maxParallel":2,"maxIterations":3,"delay":"2s"}'
 KEPT = OutputRef("k", "0" * 64, 300_000)
+LIST = LoopConfig({"maxParallel": 2}, [b"1", b"2", b"3"])
 INSTANCES = ["i1", "i2", "i3"]
 
 
@@ -154,8 +157,16 @@ class Fortune(RuleBasedStateMachine):
     @rule(data=st.data(), branch=st.sampled_from(["", "left", "right", "true", "false"]))
     def succeed(self, data, branch):
         run = self.pick(data, self.story.execution.live.values())
-        is_kept = run.work.loop is not None and data.draw(st.integers(0, 5)) == 0
+        is_kept = run.work.node.body is not None or run.work.loop is not None
+        is_kept = is_kept and data.draw(st.integers(0, 5)) == 0
         self.send(ReportSuccess(run.number, run.epoch, KEPT if is_kept else OUTPUT, branch))
+
+    @precondition(lambda self: self.story.execution.unread)
+    @rule(data=st.data(), config=st.sampled_from([LIST, LIST, LoopConfig({}, ()), None]))
+    def read(self, data, config):
+        key = self.pick(data, self.story.execution.unread)
+        self.do(lambda: self.story.when(StartLoop(key, config, "it is none")))
+        assert self.do(lambda: self.story.when(StartLoop(key, config))).events == []
 
     @precondition(lambda self: self.story.execution.unstored)
     @rule(data=st.data(), output=st.sampled_from([KEPT, KEPT, None]))
@@ -242,6 +253,8 @@ class Fortune(RuleBasedStateMachine):
                 self.story.assign()
             for run in list(self.story.execution.live.values()):
                 self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, OUTPUT, "true")))
+            for key in list(self.story.execution.unread):
+                self.do(lambda key=key: self.story.when(StartLoop(key, LIST)))
             for key in list(self.story.execution.unstored):
                 self.do(lambda key=key: self.story.when(FinishLoop(key, KEPT)))
             if not self.story.execution.is_final and self.story.execution.next_wake():

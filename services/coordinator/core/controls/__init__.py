@@ -10,10 +10,12 @@ stands with those of all modules, in `windlass.definition`.
 from services.coordinator.core.controls.control import Control, InvalidConfig
 from services.coordinator.core.controls.for_each import ForEach
 from services.coordinator.core.controls.join import Join
+from services.coordinator.core.controls.loop import LoopControl
 from services.coordinator.core.controls.repeat import Repeat
 from services.coordinator.core.controls.sleep import Sleep
 from services.coordinator.core.controls.state_set import StateSet
-from services.coordinator.core.events import WaitEnded, WaitOutcome
+from services.coordinator.core.events import ItemsRead, WaitEnded, WaitOutcome
+from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
@@ -34,6 +36,19 @@ def begin(turn: Turn, work: Work) -> None:
     except InvalidConfig as fault:
         turn.fail(work, "INVALID_CONFIG", str(fault))
     _assert_went_on(turn, work, count)
+
+
+def start_loop(turn: Turn, work: Work, config: LoopConfig | None, fault: str) -> None:
+    """The config of a loop was read from the output store. None: it is no config of a loop, for this reason."""
+    control = CONTROLS[work.node.module]
+    assert isinstance(control, LoopControl)
+    turn.emit(ItemsRead(turn.now, work.key, turn.run_of(work)))
+    try:
+        if config is None:
+            raise InvalidConfig(fault)
+        control.start(turn, work, config)
+    except InvalidConfig as invalid:
+        turn.fail(work, "INVALID_CONFIG", str(invalid))
 
 
 def end_wait(turn: Turn, work: Work, outcome: WaitOutcome) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from services.coordinator.core.events import WaitEnded
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import BrokenInvariant
+from services.coordinator.core.values import INLINE_BYTES_MAX, BrokenInvariant, OutputRef
 
 
 class InvalidConfig(ValueError):
@@ -31,7 +31,10 @@ class Control(ABC):
 
 def config_of(work: Work) -> Any:
     """The node's config, rendered where it holds templates. `InvalidConfig` if a runner rendered no JSON."""
+    config = work.config or work.node.config
+    if isinstance(config, OutputRef):
+        raise InvalidConfig(f"the rendered config has over {INLINE_BYTES_MAX} bytes")
     try:
-        return json.loads(work.config or work.node.config)
+        return json.loads(config)
     except (ValueError, RecursionError):
         raise InvalidConfig("the rendered config is not JSON") from None

@@ -63,14 +63,15 @@ def apply(execution: Execution, event: ev.Event) -> None:
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
-        case ev.LoopStarted():
-            loops.loop_started(execution, event)
-        case ev.LoopContinued():
-            loops.loop_continued(execution, event)
-        case ev.LoopGathered():
-            loops.loop_gathered(execution, event)
-        case ev.LoopEnded():
-            loops.loop_ended(execution, event)
+        case (
+            ev.ItemsRequested()
+            | ev.ItemsRead()
+            | ev.LoopStarted()
+            | ev.LoopContinued()
+            | ev.LoopGathered()
+            | ev.LoopClosed()
+        ):
+            loops.apply_to_loop(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
             run = runs.new_run(execution, work, event, RunState.SKIPPED)

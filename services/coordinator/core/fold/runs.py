@@ -75,7 +75,7 @@ def control_rendered(execution: Execution, event: ev.ControlRendered) -> None:
     run.is_answered = True
     run.state = RunState.RUNNING
     run.start_time = event.start_time
-    run.work.config = event.config
+    run.work.config = event.stored or event.config
     begin(execution, run.work)
 
 
@@ -156,8 +156,7 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
     run = ended_run(execution, event)
     if wait := execution.waits.pop(event.key, None):
         wait.timer = 0
-    if event.key in execution.loops:
-        forget_loop(execution, event.key)
+    forget_loop(execution, event.key)
     run.is_answered = run.is_answered or event.is_reported
     run.state = RunState.CANCELLED
     run.start_time = event.start_time or run.start_time
@@ -167,10 +166,11 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
 
 
 def forget_loop(execution: Execution, key: WorkKey) -> None:
-    loop = execution.loops.pop(key)
+    execution.unread.pop(key, None)
     execution.unstored.pop(key, None)
-    # Its items keep the loop, and the list may be large.
-    loop.items = ()
+    if loop := execution.loops.pop(key, None):
+        # Its items keep the loop, and the list may be large.
+        loop.items = ()
 
 
 def ended_run(execution: Execution, event: ev.RunEvent) -> Run:

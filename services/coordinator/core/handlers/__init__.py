@@ -3,7 +3,7 @@
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
-    storing     FinishLoop
+    storing     StartLoop, FinishLoop
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -33,6 +33,7 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Cancel: stopping.cancel,
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,
+    commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
     commands.Tick: timing.tick,
 }

@@ -9,7 +9,7 @@ from services.coordinator.core.late_reports import of_live_run
 from services.coordinator.core.retry import BACKSTOP_MARGIN
 from services.coordinator.core.state import Run
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, Instant, OutputRef, RunState
+from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, RunState
 
 
 @of_live_run
@@ -45,8 +45,7 @@ def _go_on_rendered(turn: Turn, run: Run, report: commands.ReportSuccess) -> Non
     if turn.execution.stop is not None:
         turn.emit(ev.RunCancelled(turn.now, key, run.number, *times, True))
     elif isinstance(report.output, OutputRef):
-        error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", f"the config has over {INLINE_BYTES_MAX} bytes")
-        turn.fail_run(run.work, report, error)
+        turn.emit(ev.ControlRendered(turn.now, key, run.number, b"", *times, report.output))
     else:
         turn.emit(ev.ControlRendered(turn.now, key, run.number, report.output, *times))
 
