@@ -55,6 +55,7 @@ class JournalJudge:
         self._wakes: dict[WorkKey, int] = {}
         self._retries: dict[WorkKey, int] = {}
         self._is_final = False
+        self._is_paused = False
         self.grants: list[AuditedGrant] = []
 
     def judge(self, records: Sequence[Stored]) -> None:
@@ -68,7 +69,7 @@ class JournalJudge:
             self._findings.saw("S1")
             check("S2", record.epoch >= last_epoch, f"{where} has epoch {record.epoch} after {last_epoch}")
             last_epoch = record.epoch
-            if self._is_final:
+            if self._is_final and not isinstance(record.event, ev.ExecutionReopened):
                 self._findings.broke("S7", f"{where} follows the end of the execution")
             if not isinstance(record.event, ev.Event):
                 break  # a newer version wrote this event, and the events after it cannot be judged
@@ -112,8 +113,14 @@ class JournalJudge:
                 self._joins.ended(event.key.node, End.SKIPPED)
             case ev.WorkBlocked():
                 self._joins.ended(event.key.node, End.BLOCKED)
+            case ev.ExecutionPaused():
+                self._is_paused = True
+            case ev.ExecutionResumed() | ev.StopOrdered():
+                self._is_paused = False
+            case ev.ExecutionReopened():
+                self._reopened(event, where)
             case ev.ExecutionFinished():
-                self._is_final = True
+                self._is_final, self._is_paused = True, False
             case _:
                 pass
 
@@ -129,8 +136,20 @@ class JournalJudge:
             self._adopted = {lease.number for lease in self._live.values()}
             self._findings.saw("S26", len(self._adopted))
 
+    def _reopened(self, event: ev.ExecutionReopened, where: str) -> None:
+        """It is a grant too, if the execution had ended."""
+        if self._is_final:
+            self._granted(AuditedGrant(event.epoch, event.holder), where)
+        self._is_final = False
+        for work in event.work:
+            self._joins.reopened(work.key.node)
+            self._findings.check(
+                "S8", work.key not in self._decided, f"{where}: {work.key.node} had its outcome already"
+            )
+
     def _leased(self, event: ev.RunLeased, where: str) -> None:
         key = event.key
+        self._findings.check("S18", not self._is_paused, f"{where}: {key.node} was leased while it was paused")
         check, before = self._findings.check, self._live.get(key)
         if before is not None and before.number in self._adopted:
             self._findings.broke("S26", f"{where}: {key.node} was granted again though {before} was adopted")

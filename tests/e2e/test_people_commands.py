@@ -1,11 +1,14 @@
-"""What a person can do with an execution that goes on: pause it and let it go on."""
+"""What a person can do with an execution: pause it, let it go on, and have failed work done again."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
 
 from services.chassis.grpc.errors import remote_error
 from tests.support.api import Client, new_workspace
@@ -16,6 +19,7 @@ from windlass.api.v1 import resources_pb2
 
 Execution = resources_pb2.Execution
 State = resources_pb2.Execution.State
+FAILURE = {"type": "BAD", "message": "always"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -114,3 +118,75 @@ async def test_commands_that_do_not_fit_are_refused(client: Client) -> None:
     commands: list[Callable[[Client, str], Awaitable[Execution]]] = [pause, resume]
     for command in commands:
         assert await reason_of(command(client, execution.id)) == "EXECUTION_FINAL"
+
+
+async def retry(client: Client, execution_id: str, **fields: Any) -> Execution:
+    request = pb.RetryExecutionRequest(execution_id=execution_id)
+    json_format.ParseDict(fields, request)
+    return (await client.call(client.executions.RetryExecution, request)).execution  # type: ignore[no-any-return]
+
+
+async def generations(client: Client, execution_id: str) -> list[tuple[str, int, str]]:
+    runs = await client.runs_of(execution_id)
+    return [(run.node, run.generation, resources_pb2.Run.State.Name(run.state)) for run in runs]
+
+
+async def test_a_failed_execution_is_retried_with_other_inputs(client: Client) -> None:
+    """Only the failed node and what depends on it are done again; the new work has another effect key."""
+    nodes = [
+        {"id": "good", "module": "transform@1", "inputs": {"n": "{{ input.n }}"}},
+        {"id": "check", "module": "test.check@1", "inputs": {"n": "{{ nodes.good.output.n }}", "plain": "kept"}},
+        {"id": "after", "module": "transform@1", "inputs": {"seen": "{{ nodes.check.output }}"}},
+    ]
+    edges = [{"from": "good", "to": "check"}, {"from": "check", "to": "after"}]
+    await client.apply("checked", nodes, edges=edges, timeout="60s")
+    given = Struct()
+    given.update({"n": -1})
+    failed = await client.run("checked", input=given)
+    assert (failed.state, failed.error.node) == (Execution.FAILED, "check")
+    reopened = await retry(client, failed.id, inputOverrides={"check": {"n": 5}}, requestId="once")
+    assert reopened.state in (Execution.RUNNING, Execution.SUCCESS)
+    assert not reopened.HasField("error")
+    assert reopened.deadline_time.ToNanoseconds() > failed.deadline_time.ToNanoseconds()
+    ended = await client.end_of(failed.id)
+    assert ended.state == Execution.SUCCESS
+    assert json_format.MessageToDict(ended.output) == {"after": {"seen": {"n": 5, "plain": "kept"}}}
+    assert await generations(client, failed.id) == [
+        ("good", 1, "SUCCESS"), ("check", 1, "FAILED"), ("check", 2, "SUCCESS"), ("after", 2, "SUCCESS"),
+    ]  # fmt: skip
+    keys = [run.effect_key for run in await client.runs_of(failed.id) if run.node == "check"]
+    assert len(set(keys)) == 2
+    again = await retry(client, failed.id, inputOverrides={"check": {"n": 5}}, requestId="once")
+    assert (again.state, again.last_seq) == (Execution.SUCCESS, ended.last_seq), "a repeat changes nothing"
+
+
+async def test_ten_retries_at_once_reopen_once(client: Client) -> None:
+    await client.apply("bad", [{"id": "bad", "module": "fail@1", "retry": {"attempts": 1}, "config": FAILURE}])
+    failed = await client.run("bad")
+    assert failed.state == Execution.FAILED
+    await asyncio.gather(*(retry(client, failed.id, requestId="the same") for _ in range(10)))
+    assert (await client.end_of(failed.id)).state == Execution.FAILED
+    assert [generation for _, generation, _ in await generations(client, failed.id)] == [1, 2]
+
+
+async def test_a_cancelled_execution_goes_on_where_it_was(client: Client) -> None:
+    execution = await client.start("two-steps")
+    await has_state(client, execution.id, Execution.RUNNING)
+    await client.cancel(execution.id)
+    assert (await client.end_of(execution.id)).state == Execution.CANCELLED
+    await retry(client, execution.id)
+    assert (await client.end_of(execution.id)).state == Execution.SUCCESS
+
+
+async def test_a_successful_execution_is_done_again_from_a_node(client: Client) -> None:
+    done = await client.run("two-steps")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await retry(client, done.id)
+    assert remote_error(refused.value).reason == "EXECUTION_NOT_FAILED"
+    with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        await retry(client, done.id, fromNode="nobody")
+    assert remote_error(unknown.value).reason == "NODE_NOT_FOUND"
+    await retry(client, done.id, fromNode="after")
+    ended = await client.end_of(done.id)
+    assert ended.state == Execution.SUCCESS
+    assert [node for node, _, _ in await generations(client, done.id)] == ["slow", "after", "after"]

@@ -187,6 +187,20 @@ def _paused(story: Story) -> None:
     story.wake()
 
 
+def _reopened(story: Story) -> None:
+    story.start()
+    story.assign("a", "bad")
+    story.succeed("a")
+    story.fail("bad")
+    story.later(5)
+    story.retry(bad=b'{"x":7}')
+    story.do("bad", "after")
+    story.retry("a", "retry2")
+    story.assign("a")
+    story.cancel()
+    story.wake()
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -276,6 +290,14 @@ STORIES = {
             "edges": chain("a", "s"),
         },
         _paused,
+    ),
+    "reopened": Scene(
+        {
+            "nodes": [node("a"), node("bad"), node("after")],
+            "edges": [*chain("a", "after"), *chain("bad", "after")],
+            "timeout": "1h",
+        },
+        _reopened,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "state_set": Scene(

@@ -22,12 +22,19 @@ from services.coordinator.core.commands import (
     ReportStopped,
     ReportSuccess,
     Resume,
+    Retry,
     Start,
     Tick,
 )
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effects import effects
-from services.coordinator.core.events import CommandRefused, Event, ExecutionFinished, LateReportRejected
+from services.coordinator.core.events import (
+    CommandRefused,
+    Event,
+    ExecutionFinished,
+    ExecutionReopened,
+    LateReportRejected,
+)
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import RowValues, execution_row, run_row
@@ -212,6 +219,11 @@ class Story:
     def resume(self, message_id: str = "resume1") -> Any:
         return self.when(Resume(message_id, "bob"))
 
+    def retry(self, from_node: str = "", message_id: str = "retry1", **overrides: bytes) -> Any:
+        """Under the lease of another holder if the execution has ended."""
+        lease: Any = {"epoch": self.execution.epoch + 1, "holder": "c3"}
+        return self.when(Retry(message_id, "ann", from_node, overrides, **lease))
+
     def adopt(self, *live: str, epoch: int = 2) -> Any:
         return self.when(Adopt(epoch, "c2", frozenset(live)))
 
@@ -281,7 +293,9 @@ def check(story: Story) -> None:
     assert not execution.passed_over, "the decision is not complete"
     assert not execution.to_begin or execution.paused_by, "a control node did not begin"
     _check_counts(execution)
-    assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
+    ends = [type(event) for event in story.journal if isinstance(event, ExecutionFinished | ExecutionReopened)]
+    assert execution.is_final == (ends[-1:] == [ExecutionFinished])
+    assert all(pair != (ExecutionFinished, ExecutionFinished) for pair in pairwise(ends)), "S7"
     if execution.is_final and not execution.is_ending:
         assert execution.error == execution.first_failure
         assert unsettled(execution) == []

@@ -270,9 +270,11 @@ class ExecutionQueue(Protocol):
 class CommandMailbox(Protocol):
     """Any dispatcher."""
 
-    async def command(self, workspace: str, execution_id: str, message_id: str, command: Any) -> bool:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]: ...
+
+    async def command(self, workspace: str, execution_id: str, message_id: str, command: Any, start: Any) -> bool:
         """Put an ExecutionCommand into the execution's mailbox; one with the same message id is a repeat. False: there
-        is no such execution, or it has ended."""
+        is no such execution, or it has ended. With the StartOrder `start`, it may have ended."""
         ...
 
 
@@ -281,6 +283,10 @@ class CommandAnswers(Protocol):
 
     async def answer(self, execution_id: str, message_id: str) -> EventView | None:
         """The event that answers this command, if there is one by now."""
+        ...
+
+    async def start_order(self, execution_id: str) -> Any:
+        """The StartOrder of the execution. None: it has not begun."""
         ...
 
 

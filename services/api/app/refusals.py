@@ -93,10 +93,24 @@ def execution_final(execution_id: str, state: str) -> Refusal:
     return _refusal("EXECUTION_FINAL", message, hint, execution_id=execution_id, state=state)
 
 
-def command_refused(reason: str, message: str, execution_id: str, state: str) -> Refusal:
+def command_refused(reason: str, message: str, execution_id: str) -> Refusal:
     """The coordinator's refusal of a command. Its reasons are those of the contract."""
-    hint = f"windlass get {execution_id}"
-    return _refusal(reason, message, hint, execution_id=execution_id, state=state)
+    return _refusal(reason, message, f"windlass get {execution_id}", execution_id=execution_id)
+
+
+def execution_not_failed(execution_id: str) -> Refusal:
+    message = "the execution succeeded; name the node from which it is to be done again"
+    return _refusal("EXECUTION_NOT_FAILED", message, f"windlass runs {execution_id}", execution_id=execution_id)
+
+
+def node_not_found(execution_id: str, node: str) -> Refusal:
+    message = f"the workflow has no node {node!r}"
+    return _refusal("NODE_NOT_FOUND", message, f"windlass get {execution_id}", execution_id=execution_id, node=node)
+
+
+def execution_given_up(execution_id: str) -> Refusal:
+    message = "the execution was given up by its dispatchers, so no coordinator can go on with it"
+    return _refusal("EXECUTION_FINAL", message, f"windlass get {execution_id}", execution_id=execution_id)
 
 
 def run_not_found(run_id: str) -> Refusal:

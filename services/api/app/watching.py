@@ -42,10 +42,14 @@ class EventWatcher:
         try:
             async for event in self._events(workspace, execution_id, after_seq, watch):
                 yield event
-                if event.is_last:
+                if event.is_last and await self._is_over(workspace, execution_id, event.seq):
                     return
         finally:
             watch.close()
+
+    async def _is_over(self, workspace: str, execution_id: str, last_seq: int) -> bool:
+        """False: it was reopened after this end."""
+        return (await self._executions.find(workspace, execution_id)).last_seq <= last_seq
 
     async def _events(self, workspace: str, execution_id: str, seen: int, watch: Watch) -> AsyncIterator[EventView]:
         while True:

@@ -13,6 +13,7 @@ from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
+from windlass.types.v1.start_pb2 import StartOrder
 
 # A record carries an input and an output of up to 256 KiB each.
 IDS_PER_CALL: Final = 100
@@ -84,6 +85,11 @@ class CoordinatorReads:
         request = pb.FindAnswerRequest(execution_id=execution_id, message_id=message_id)
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).FindAnswer, request)
         return event_of(response.event) if response.HasField("event") else None
+
+    async def start_order(self, execution_id: str) -> StartOrder | None:
+        request = pb.GetStartOrderRequest(execution_id=execution_id)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetStartOrder, request)
+        return response.start if response.HasField("start") else None
 
     async def modules(self, workspace: str) -> AnnouncedModules:
         request = pb.ListModulesRequest(workspace=workspace)

@@ -11,6 +11,7 @@ from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1 import queue_pb2 as pb
 from windlass.dispatcher.v1 import sessions_pb2
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
+from windlass.types.v1.start_pb2 import StartOrder
 
 # A row carries an input of up to 256 KiB.
 IDS_PER_CALL: Final = 200
@@ -52,7 +53,9 @@ class DispatcherQueue:
         request = pb.DeliverRequest(workspace=workspace, message=message)
         return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
 
-    async def command(self, workspace: str, execution_id: str, message_id: str, command: ExecutionCommand) -> bool:
+    async def command(
+        self, workspace: str, execution_id: str, message_id: str, command: ExecutionCommand, start: StartOrder | None
+    ) -> bool:
         command.message_id = message_id
         message = sessions_pb2.ExecutionMessage(
             message_id=message_id,
@@ -60,7 +63,7 @@ class DispatcherQueue:
             create_time=command.time,
             command=command.SerializeToString(),
         )
-        request = pb.DeliverRequest(workspace=workspace, message=message)
+        request = pb.DeliverRequest(workspace=workspace, message=message, start=start)
         return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
 
 

@@ -46,6 +46,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/CancelExecution": WRITE,
     f"{_EXECUTIONS}/PauseExecution": WRITE,
     f"{_EXECUTIONS}/ResumeExecution": WRITE,
+    f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/ListEvents": READ,
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,

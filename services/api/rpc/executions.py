@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -12,6 +13,7 @@ from services.api.app.ports import ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
 from services.api.rpc import translate
 from services.api.rpc.filter_text import parse
+from services.api.rpc.overrides import judge_retry, node_overrides
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
 from services.api.rpc.structs import holding
@@ -101,6 +103,18 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         command = NewCommand("resume", request.execution_id, message)
         execution = await self._commands.give(caller().workspace, command)
         return translate.answer(pb.ResumeExecutionResponse(), execution)
+
+    async def RetryExecution(self, request: pb.RetryExecutionRequest, context: RpcCall) -> pb.RetryExecutionResponse:
+        message = translate.command()
+        message.retry.from_node = request.from_node
+        overrides = node_overrides(request.input_overrides, "input_overrides")
+        message.retry.input_overrides.update(overrides)
+        command = NewCommand("retry", request.execution_id, message, request.request_id)
+        judge = functools.partial(
+            judge_retry, from_node=request.from_node, nodes={request.from_node, *overrides} - {""}
+        )
+        execution = await self._commands.reopen(caller().workspace, command, judge)
+        return translate.answer(pb.RetryExecutionResponse(), execution)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: RpcCall) -> pb.ListEventsResponse:
         await self._executions.find(caller().workspace, request.execution_id)

@@ -38,6 +38,7 @@ Answer = TypeVar(
     executions_pb2.CancelExecutionResponse,
     executions_pb2.PauseExecutionResponse,
     executions_pb2.ResumeExecutionResponse,
+    executions_pb2.RetryExecutionResponse,
 )
 PRIORITY_DEFAULT: Final = 3
 ADMISSION: Final = "ADMISSION"

@@ -152,6 +152,9 @@ class AfterCommit:
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
                 case ReadItems() | StoreLoopOutput():
                     self._ask_store(pending.owned, effect)
+                case ReportFinished() if not execution.is_final:
+                    # It was reopened in the same batch in which it was found finished, or had just ended.
+                    pass
                 case ReportFinished():
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)

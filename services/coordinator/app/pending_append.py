@@ -15,10 +15,11 @@ from services.coordinator.app.trace_segments import run_context
 from services.coordinator.core.commands import Adopt, Assign, AssignedRun, Command
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
-from services.coordinator.core.events import Event
+from services.coordinator.core.events import Event, ExecutionReopened
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
     execution_change,
+    execution_reopened,
     execution_row,
     is_plain_lease,
     is_plain_result,
@@ -141,11 +142,26 @@ class PendingAppend:
                 leased.append((*run_lease(execution, run), key))
             else:
                 made.append((*run_row(execution, run), key))
-        row = execution_change(execution) if self.from_seq else execution_row(execution)
+        # An execution that started in this append has its deadline in its first row.
+        is_reopened = self.from_seq > 0 and any(isinstance(event, ExecutionReopened) for event in self.events)
+        if is_reopened:
+            row = execution_reopened(execution)
+        else:
+            row = execution_change(execution) if self.from_seq else execution_row(execution)
         row = (*row, summary_json(execution))
         entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)
         return Append(
-            owned.execution_id, owned.epoch, self.from_seq, execution.seq, entry, row, leased, made, ended, moved
+            owned.execution_id,
+            owned.epoch,
+            self.from_seq,
+            execution.seq,
+            entry,
+            row,
+            leased,
+            made,
+            ended,
+            moved,
+            is_reopened,
         )
 
 

@@ -34,7 +34,8 @@ class Append(NamedTuple):
     last_seq: int
     # The new row of the journal: all events from `from_seq + 1` to `last_seq`.
     entry: bytes
-    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_CHANGING otherwise; then the summary (JSON text).
+    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_REOPENED if is_reopened, EXECUTION_CHANGING otherwise; then the
+    # summary (JSON text).
     execution: tuple[Any, ...]
     # New runs that were only leased: RUN_LEASE, then the effect key.
     leased: Sequence[tuple[Any, ...]]
@@ -44,6 +45,8 @@ class Append(NamedTuple):
     ended: Sequence[tuple[Any, ...]]
     # Other changed runs: RUN_CHANGING.
     moved: Sequence[tuple[Any, ...]]
+    # The execution was reopened, so its deadline may be another one.
+    is_reopened: bool = False
 
 
 class Fence(NamedTuple):

@@ -5,7 +5,7 @@ report names a run by its number, the epoch of its lease and the instance of the
 report is late or not that runner's to give.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,6 +45,25 @@ class Pause(PersonCommand):
 @dataclass(slots=True)
 class Resume(PersonCommand):
     """A paused execution goes on."""
+
+
+@dataclass(slots=True)
+class Reopening(PersonCommand):
+    """Has work done again. It may come to an execution that has ended."""
+
+    # The lease under which the command is carried out. An execution that has ended was not adopted.
+    epoch: int = field(default=0, kw_only=True)
+    holder: str = field(default="", kw_only=True)
+
+
+@dataclass(slots=True)
+class Retry(Reopening):
+    """Do the failed nodes again, or this node, and all that depends on them."""
+
+    # Empty: from all nodes that failed with nobody to handle it, or that were cancelled.
+    from_node: str = ""
+    # JSON objects by node, laid over the inputs that the node would have.
+    overrides: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -192,5 +211,5 @@ class Tick:
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
 _OfLoops: TypeAlias = StartLoop | FinishLoop
-_OfPeople: TypeAlias = Cancel | Pause | Resume
+_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry
 Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | _OfLoops | Tick | Adopt | _OfPeople

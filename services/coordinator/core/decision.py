@@ -22,6 +22,13 @@ class RefusalReason(StrEnum):
     EXECUTION_STOPPING = "EXECUTION_STOPPING"
     EXECUTION_PAUSED = "EXECUTION_PAUSED"
     EXECUTION_NOT_PAUSED = "EXECUTION_NOT_PAUSED"
+    # Nothing has failed, so there is nothing to try again.
+    EXECUTION_NOT_FAILED = "EXECUTION_NOT_FAILED"
+    NODE_NOT_FOUND = "NODE_NOT_FOUND"
+    # It has not been reached, or it is still under way.
+    NODE_NOT_ENDED = "NODE_NOT_ENDED"
+    # Overrides for a node that is not done again.
+    NODE_NOT_RETRIED = "NODE_NOT_RETRIED"
     NOT_READY = "NOT_READY"
     ALREADY_STARTED = "ALREADY_STARTED"
     NOT_STARTED = "NOT_STARTED"

@@ -93,6 +93,11 @@ class Node:
     until: str = ""
 
     @property
+    def in_graph(self) -> bool:
+        """It is a node of the author."""
+        return self.id != OUTPUT_NODE and not self.undoes
+
+    @property
     def runner_module(self) -> str:
         """The module that a runner must offer for this node. A runner only renders the config of a control node."""
         return RENDERER if self.is_control else self.module

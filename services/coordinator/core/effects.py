@@ -111,6 +111,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.CompensationStarted()
             | ev.ExecutionPaused()
             | ev.ExecutionResumed()
+            | ev.ExecutionReopened()
             | ev.CommandRefused()
         ):
             return ()

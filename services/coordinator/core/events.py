@@ -395,6 +395,39 @@ class ExecutionResumed:
     caller: str
 
 
+class ReopenedWork(NamedTuple):
+    """Work that is done again, or for the first time, after a reopening."""
+
+    key: WorkKey
+    # The edges into it, as they stand after the reopening: those that have yet to resolve, and those that resolved as
+    # TAKEN and as BLOCKED.
+    unresolved: int
+    taken: int
+    blocked: int
+    # A JSON object that is laid over its inputs. Empty: none.
+    overrides: bytes
+
+
+@dataclass(slots=True)
+class ExecutionReopened:
+    """A person has some work done again: the execution goes on, also if it had ended. What is not named here keeps its
+    outcome."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    # The lease under which it goes on. If the execution had ended, this is a new one.
+    epoch: int
+    holder: str
+    work: tuple[ReopenedWork, ...]
+    # The first failure that remains and that nobody handles.
+    first_failure: FinalError | None
+    # 0: none. A new span if the execution had ended.
+    deadline_time: Instant
+    # What becomes of the work whose edges have all resolved, or that is reached by no edge.
+    then: Consequences
+
+
 @dataclass(slots=True)
 class CommandRefused:
     """A command of a person did not fit the state, and nothing was changed."""
@@ -421,7 +454,7 @@ class ExecutionFinished:
 
 _OfStart: TypeAlias = ExecutionStarted | ExecutionAdopted
 _OfEnd: TypeAlias = OutputRequested | StopOrdered | CompensationStarted | ExecutionFinished
-_OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | CommandRefused
+_OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | ExecutionReopened | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked

@@ -104,6 +104,8 @@ _EXECUTION_CHANGES = (
 )
 EXECUTION_COLUMNS = _EXECUTION_FIXED + _EXECUTION_CHANGES
 EXECUTION_CHANGING = ("execution_id", *_EXECUTION_CHANGES)
+# The row of an execution that was reopened.
+EXECUTION_REOPENED = (*EXECUTION_CHANGING, "deadline_time")
 
 RowValues = tuple[object, ...]
 
@@ -202,6 +204,10 @@ def execution_row(execution: Execution) -> RowValues:
 
 def execution_change(execution: Execution) -> RowValues:
     return (execution.execution_id, *_execution_changes(execution))
+
+
+def execution_reopened(execution: Execution) -> RowValues:
+    return (*execution_change(execution), execution.deadline or None)
 
 
 def _execution_changes(execution: Execution) -> RowValues:

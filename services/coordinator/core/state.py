@@ -100,6 +100,8 @@ class Work:
     timer: int = 0
     may_have_run_before: bool = False
     cursor: bytes = b""
+    # A JSON object that a person has laid over its inputs.
+    overrides: bytes = b""
     # The config of a control node as a runner rendered it.
     config: Value = b""
     # The inputs and the config as a runner rendered them for one that does not render.
@@ -309,6 +311,8 @@ class Execution:
     grant_time: Instant = 0
     start_time: Instant = 0
     deadline: Instant = 0
+    # The deadline counts from here: the creation, or the last reopening.
+    deadline_from: Instant = 0
     # All work that was mentioned so far; and of each node the work of the newest generation.
     work: dict[WorkKey, Work] = field(default_factory=dict)
     current: dict[str, Work] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from services.chassis.telemetry.logs import logger
-from services.coordinator.core.commands import Command, Pause, Resume
+from services.coordinator.core.commands import Command, Pause, Resume, Retry
 from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
@@ -26,5 +26,7 @@ def read_command(message: ExecutionMessage) -> Command | None:
             return Pause(*head, given.pause.reason)
         case "resume":
             return Resume(*head)
+        case "retry":
+            return Retry(*head, given.retry.from_node, dict(given.retry.input_overrides))
         case _:
             return None

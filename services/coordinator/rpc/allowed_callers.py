@@ -28,5 +28,6 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/ReadRunOutput": services("api").within(_TRANSFER_SECONDS),
     f"{_READS}/ListEvents": services("api"),
     f"{_READS}/FindAnswer": services("api"),
+    f"{_READS}/GetStartOrder": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

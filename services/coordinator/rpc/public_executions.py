@@ -18,7 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
-from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished
+from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished, ReopenedWork
 from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -158,6 +158,8 @@ def _plain(name: str, value: Any) -> Any:
             return value._asdict()
         case Consequences():
             return _shown_consequences(value)
+        case tuple() if name == "work":
+            return [_reopened(work) for work in value]
         case tuple() if name == "labels":
             return dict(value)
         case tuple() if name == "works":
@@ -166,6 +168,10 @@ def _plain(name: str, value: Any) -> Any:
             return _object(value)
         case _:
             return value
+
+
+def _reopened(work: ReopenedWork) -> dict[str, Any]:
+    return work.key._asdict() | {"overrides": orjson.Fragment(work.overrides or b"null")}
 
 
 def _shown_consequences(then: Consequences) -> dict[str, list[str]]:

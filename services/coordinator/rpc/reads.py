@@ -32,6 +32,7 @@ class Reads(Protocol):
         """Execution id, sequence number, epoch and event."""
         ...
 
+    async def start_order(self, execution_id: str) -> bytes | None: ...
     async def appends_with(
         self, execution_id: str, message_id: str
     ) -> Iterable[tuple[str, int, int, Event | object]]: ...
@@ -121,6 +122,12 @@ class ReadServicer(ReadServiceServicer):
             if isinstance(event, Event) and getattr(event, "message_id", "") == request.message_id:
                 return pb.FindAnswerResponse(event=event_record(event, id_, seq, epoch))
         return pb.FindAnswerResponse()
+
+    async def GetStartOrder(self, request: pb.GetStartOrderRequest, context: Any) -> pb.GetStartOrderResponse:
+        response = pb.GetStartOrderResponse()
+        if is_execution_id(request.execution_id) and (order := await self._reads.start_order(request.execution_id)):
+            response.start.ParseFromString(order)
+        return response
 
     async def event_records(
         self, execution_id: str, after_seq: int, as_of_seq: int, limit: int

@@ -96,6 +96,16 @@ def _put_documents(message: pb.RunGrant, work: Work) -> None:
         message.config, message.inputs = orjson.dumps(documents["config"]), orjson.dumps(documents["inputs"])
     else:
         message.config, message.inputs = work.node.config, work.node.runner_inputs
+        if work.overrides and not work.node.is_control:
+            _put_overrides(message, work)
+
+
+def _put_overrides(message: pb.RunGrant, work: Work) -> None:
+    """What a person has laid over the inputs. Where there are templates, the runner does it after rendering."""
+    if work.is_templated:
+        message.input_overrides = work.overrides
+    else:
+        message.inputs = orjson.dumps(orjson.loads(work.node.inputs) | orjson.loads(work.overrides))
 
 
 def _put_facts(message: pb.RunGrant, execution: Execution, effect: GrantRun) -> None:

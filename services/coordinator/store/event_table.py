@@ -100,6 +100,21 @@ def _read_consequences(then: pb.Consequences) -> ev.Consequences:
     )
 
 
+def _write_reopened(to: Any, works: tuple[ev.ReopenedWork, ...]) -> None:
+    for work in works:
+        made = to.add(unresolved=work.unresolved, taken=work.taken, blocked=work.blocked, overrides=work.overrides)
+        _write_key(made.key, work.key)
+
+
+def _read_reopened(works: Any) -> tuple[ev.ReopenedWork, ...]:
+    return tuple(
+        [
+            ev.ReopenedWork(_read_key(each.key), each.unresolved, each.taken, each.blocked, each.overrides)
+            for each in works
+        ]
+    )
+
+
 def _write_value(to: pb.Value, value: values.Value) -> None:
     if isinstance(value, values.OutputRef):
         to.ref.key, to.ref.sha256, to.ref.size_bytes = value.key, value.sha256, value.size_bytes
@@ -160,6 +175,7 @@ FORMS: Final[dict[Any, Form]] = {
     values.WorkKey: _message(_write_key, _read_key),
     tuple[values.WorkKey, ...]: _message(_write_keys, _read_keys),
     ev.Consequences: _message(_write_consequences, _read_consequences),
+    tuple[ev.ReopenedWork, ...]: _message(_write_reopened, _read_reopened),
     values.Value: _VALUE,
     values.Value | None: _or_none(_VALUE),
     tuple[tuple[str, str], ...]: _message(_write_labels, _read_labels),

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from services.chassis.postgres.database import Database
 from services.coordinator.app.ports import Row, RunName, RunOutput, RunPage, RunStanding, Standing
+from services.coordinator.core.events import ExecutionStarted
 from services.coordinator.core.projection import EXECUTION_COLUMNS
 from services.coordinator.core.values import OutputRef
-from services.coordinator.store.codec import Stored, unseal
+from services.coordinator.store.codec import Stored, start_order, unseal
 from services.coordinator.store.columns import selected, uuid_array
 from windlass.coordinator.v1.reads_pb2 import ListExecutionsRequest
 
@@ -152,3 +153,9 @@ class PostgresReads:
         """The events of the appends that hold this message id."""
         rows = await self._database.fetch(_WITH_MESSAGE, (execution_id, message_id.encode()))
         return itertools.chain.from_iterable(unseal(events) for (events,) in rows)
+
+    async def start_order(self, execution_id: str) -> bytes | None:
+        """The StartOrder with which the execution was started."""
+        for stored in await self.events(execution_id, after_seq=0, limit=1):
+            return start_order(execution_id, stored.event) if isinstance(stored.event, ExecutionStarted) else None
+        return None

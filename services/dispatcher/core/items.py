@@ -135,6 +135,13 @@ class Requeued(NamedTuple):
     is_ends_only: bool
 
 
+class RowToMake(NamedTuple):
+    """The row of an execution that a message may reopen. It is made if there is none."""
+
+    priority: int
+    start: bytes
+
+
 class MailboxMessage(NamedTuple):
     """A message for an execution."""
 
@@ -145,6 +152,8 @@ class MailboxMessage(NamedTuple):
     body: bytes
     # It asks to end the execution. A queued execution then needs no slot any more.
     is_ending: bool
+    # Set if it may reopen the execution. Its workspace is set then.
+    row: RowToMake | None = None
 
 
 class Delivery(NamedTuple):

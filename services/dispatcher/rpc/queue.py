@@ -70,7 +70,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
     async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
         if not request.workspace and caller().name != "coordinator":
             raise Refusal("INVALID_REQUEST", "workspace must be set")
-        found = await self._deliveries.deliver(mailbox_message_of(request.message, request.workspace))
+        found = await self._deliveries.deliver(mailbox_message_of(request))
         return queue_pb2.DeliverResponse(found=found)
 
     async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:

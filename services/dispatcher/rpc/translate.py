@@ -22,6 +22,7 @@ from services.dispatcher.core.items import (
     MailboxMessage,
     NewStart,
     QueuedRow,
+    RowToMake,
     WorkspaceLimits,
 )
 from services.dispatcher.rpc.spans import emit_grant
@@ -156,7 +157,8 @@ def clean(text: str) -> str:
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def mailbox_message_of(message: sessions_pb2.ExecutionMessage, workspace: str) -> MailboxMessage:
+def mailbox_message_of(request: queue_pb2.DeliverRequest) -> MailboxMessage:
+    message, workspace = request.message, request.workspace
     if not 0 < len(message.message_id) <= MESSAGE_ID_CHARACTERS_MAX:
         raise Refusal("INVALID_REQUEST", f"a message_id has 1 to {MESSAGE_ID_CHARACTERS_MAX} characters")
     if not is_execution_id(message.execution_id):
@@ -166,7 +168,14 @@ def mailbox_message_of(message: sessions_pb2.ExecutionMessage, workspace: str) -
     if not kept.HasField("create_time"):
         kept.create_time.GetCurrentTime()
     is_ending = kept.WhichOneof("body") == "cancel"
-    return MailboxMessage(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending)
+    row = _row_to_make(request.start, message.execution_id, workspace) if request.HasField("start") else None
+    return MailboxMessage(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending, row)
+
+
+def _row_to_make(start: start_pb2.StartOrder, execution_id: str, workspace: str) -> RowToMake:
+    if start.execution_id != execution_id or not workspace or start.workspace != workspace:
+        raise Refusal("INVALID_REQUEST", "the start is that of another execution")
+    return RowToMake(start.priority or PRIORITY_DEFAULT, start.SerializeToString())
 
 
 def queued_of(row: QueuedRow) -> queue_pb2.Queued:

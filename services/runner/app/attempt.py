@@ -113,6 +113,8 @@ def prepare(
     elif reading.has_templates:
         documents = rendering.renderer.render(documents, scope())
     config, inputs = documents["config"] | reading.raw, documents["inputs"]
+    if job.input_overrides:
+        inputs = inputs | orjson.loads(job.input_overrides)
     context = _context(job, evaluate, traceparent)
     inputs_hash, config_hash = _hash(inputs, "inputs: the rendered value"), _hash(config, "config: the rendered value")
     return Attempt(job, module, context, inputs, config, inputs_hash, config_hash)

@@ -76,6 +76,8 @@ class Job:
     item: bytes = b""
     # The expression that is evaluated after a turn of a loop. Empty: there is none.
     until: str = ""
+    # A JSON object that is laid over the rendered inputs. Empty: none.
+    input_overrides: bytes = b""
     # While a run of this workspace is going, the job begins only when fewer runs than this are going. 0: always.
     places_max: int = 0
     # The nodes without an output that the templates read, each as the JSON that templates see of it.

@@ -31,6 +31,7 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         config=grant.config,
         inputs=grant.inputs,
         has_templates=grant.has_templates,
+        input_overrides=grant.input_overrides,
         execution_input=grant.execution_input if has_input else _stored(grant.execution_input_ref, lease),
         state=grant.state,
         outputs={node: _value_of(output, lease) for node, output in grant.outputs.items()} if grant.outputs else {},

@@ -43,6 +43,7 @@ MEMBERS = {
     "Cancel": WRITERS,
     "Pause": WRITERS,
     "Resume": WRITERS,
+    "Retry": WRITERS,
 }
 
 

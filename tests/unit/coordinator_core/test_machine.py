@@ -31,6 +31,8 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.events import (
     BackoffEnded,
+    CompensationStarted,
+    ExecutionFinished,
     RunFailed,
     RunLeased,
     RunLost,
@@ -111,6 +113,7 @@ class Fortune(RuleBasedStateMachine):
         self.outcomes = defaultdict(int)
         self.wakes = {}
         self.final = None
+        self.retries = 0
         self.do(lambda: self.story.start())
 
     def do(self, command):
@@ -225,6 +228,15 @@ class Fortune(RuleBasedStateMachine):
         give = self.story.resume if is_resumed else self.story.pause
         self.do(lambda: give(f"m{len(self.story.journal)}"))
 
+    @precondition(lambda self: self.retries < 3)
+    @rule(data=st.data(), is_from_node=st.booleans())
+    def retry(self, data, is_from_node):
+        """Work is done again; only this changes an execution that has ended."""
+        from_node = self.pick(data, self.story.definition.nodes) if is_from_node and self.story.definition.nodes else ""
+        decision = self.do(lambda: self.story.retry(from_node, f"m{len(self.story.journal)}"))
+        if decision.events and decision.refusal is None:
+            self.retries, self.final = self.retries + 1, None
+
     @precondition(lambda self: len(self.story.journal) > 12)
     @rule()
     def cancel(self):
@@ -336,13 +348,25 @@ def _assert_states_follow(story):
 
 
 def _assert_undone_in_reverse(story):
-    """What succeeded and can be undone was undone exactly if the execution did not end well, each once."""
-    outcomes = [event for event in story.journal if isinstance(event, RunSucceeded | RunFailed | RunLost)]
-    done = [event.key.node for event in outcomes if isinstance(event, RunSucceeded) and not event.key.iteration]
-    undone = [event.key.node for event in outcomes if isinstance(event, RunSucceeded) or event.reason is not None]
-    wanted = [f"{id}$undo" for id in done if f"{id}$undo" in story.definition.nodes]
-    expected = [] if story.state == "SUCCESS" else list(reversed(wanted))
-    assert [id for id in undone if id.endswith("$undo")] == expected
+    """Before an end that is not good, all that succeeded and can be undone is undone: each once, the last one first."""
+    done, undoing = [], []
+    for event in story.journal:
+        match event:
+            case CompensationStarted():
+                assert [key.node for key in event.works] == done[::-1]
+                done, undoing = [], [*event.works]
+            case RunSucceeded() if event.key in undoing or f"{event.key.node}$undo" in story.definition.nodes:
+                if event.key in undoing:
+                    assert undoing.pop(0) == event.key
+                elif not event.key.iteration:
+                    done.append(f"{event.key.node}$undo")
+            case RunFailed() | RunLost() if event.key in undoing and event.reason is not None:
+                assert undoing.pop(0) == event.key
+            case ExecutionFinished():
+                assert not undoing
+                assert not done or event.state == "SUCCESS"
+            case _:
+                pass
 
 
 TestFortune = Fortune.TestCase

@@ -21,6 +21,7 @@ from services.coordinator.core.commands import (
     ReportStopped,
     ReportSuccess,
     Resume,
+    Retry,
     Start,
     Tick,
 )
@@ -88,6 +89,11 @@ LEDGER = {
         **each((FINAL, STOPPING), "EXECUTION_FINAL"), paused=["ExecutionResumed"],
         **each(GOING_ON, "EXECUTION_NOT_PAUSED"),
     ),
+    "retry": row(
+        "EXECUTION_NOT_FAILED", final=["ExecutionReopened"], stopping=["EXECUTION_FINAL"],
+        **each((PAUSED, BACKOFF, RUNNING, LEASED, READY), "ExecutionReopened", "NODE_NOT_ENDED"),
+        waiting=["ExecutionReopened"],
+    ),
     "adopt": row(final=["EXECUTION_FINAL"], **each((STOPPING, *OPEN), "ExecutionAdopted")),
     "tick": row(
         final=[NOTHING], stopping=["RunCancelled"], paused=[NOTHING, "RunFailed", "StopOrdered"],
@@ -149,6 +155,7 @@ def commands(execution):
     yield "cancel", Cancel()
     yield "pause", Pause(f"m{execution.seq}", "ann")
     yield "resume", Resume(f"m{execution.seq}", "ann")
+    yield "retry", Retry(f"m{execution.seq}", "ann", epoch=execution.epoch + 1)
     yield "adopt", Adopt(execution.epoch + 1, "d", {"i1"})
     yield "tick", Tick(0.5)
 

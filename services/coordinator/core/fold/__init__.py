@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import compensating, graph, lifetime, loops, pausing, runs, waits
+from services.coordinator.core.fold import compensating, graph, lifetime, loops, pausing, reopening, runs, waits
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Answer, Execution
-from services.coordinator.core.values import RunState
 
 
 def fold(execution: Execution, events: Iterable[ev.Event]) -> Execution:
@@ -56,9 +55,7 @@ def apply(execution: Execution, event: ev.Event) -> None:
         case ev.LateReportRejected():
             execution.runs[event.run - 1].is_late_noted = True
         case ev.BackoffEnded():
-            work = execution.backoffs.pop(event.key)
-            work.timer = 0
-            graph.make_ready(execution, work)
+            runs.backoff_ended(execution, event)
         case ev.WaitStarted():
             waits.wait_started(execution, event)
         case ev.WaitEnded():
@@ -73,10 +70,7 @@ def apply(execution: Execution, event: ev.Event) -> None:
         ):
             loops.apply_to_loop(execution, event)
         case ev.WorkSkipped():
-            work = graph.passed_over(execution, event.key)
-            run = runs.new_run(execution, work, event, RunState.SKIPPED)
-            run.start_time = run.end_time = event.time
-            graph.apply_consequences(execution, work, event.then)
+            runs.work_skipped(execution, event)
         case ev.WorkBlocked():
             graph.apply_consequences(execution, graph.passed_over(execution, event.key), event.then)
         case ev.OutputRequested():
@@ -89,6 +83,8 @@ def apply(execution: Execution, event: ev.Event) -> None:
             pausing.execution_paused(execution, event)
         case ev.ExecutionResumed():
             pausing.execution_resumed(execution, event)
+        case ev.ExecutionReopened():
+            reopening.execution_reopened(execution, event)
         case ev.CommandRefused():
             remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:

@@ -14,6 +14,7 @@ def execution_started(execution: Execution, event: ev.ExecutionStarted) -> None:
     execution.origin = event.origin
     execution.grant_time = event.grant_time
     execution.start_time = event.time
+    execution.deadline_from = event.origin.create_time
     execution.retry = event.retry
     if event.deadline_time:
         execution.deadline = event.deadline_time

@@ -1,7 +1,15 @@
 """Bookkeeping of runs: they are made, go on and end, and their work with them."""
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold.graph import apply_consequences, begin, fail, item_ended, release_targets
+from services.coordinator.core.fold.graph import (
+    apply_consequences,
+    begin,
+    fail,
+    item_ended,
+    make_ready,
+    passed_over,
+    release_targets,
+)
 from services.coordinator.core.fold.timers import set_timer
 from services.coordinator.core.state import Execution, Run, TimerKind, Work, WorkState
 from services.coordinator.core.values import BrokenInvariant, FailureReason, RunState, WorkKey
@@ -171,6 +179,19 @@ def forget_loop(execution: Execution, key: WorkKey) -> None:
     if loop := execution.loops.pop(key, None):
         # Its items keep the loop, and the list may be large.
         loop.items = ()
+
+
+def work_skipped(execution: Execution, event: ev.WorkSkipped) -> None:
+    work = passed_over(execution, event.key)
+    run = new_run(execution, work, event, RunState.SKIPPED)
+    run.start_time = run.end_time = event.time
+    apply_consequences(execution, work, event.then)
+
+
+def backoff_ended(execution: Execution, event: ev.BackoffEnded) -> None:
+    work = execution.backoffs.pop(event.key)
+    work.timer = 0
+    make_ready(execution, work)
 
 
 def ended_run(execution: Execution, event: ev.RunEvent) -> Run:

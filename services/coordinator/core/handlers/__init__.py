@@ -3,7 +3,7 @@
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
-    storing     StartLoop, FinishLoop
+    storing     StartLoop, FinishLoop            reopening  Retry
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -14,7 +14,16 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import leasing, pausing, reporting, starting, stopping, storing, timing
+from services.coordinator.core.handlers import (
+    leasing,
+    pausing,
+    reopening,
+    reporting,
+    starting,
+    stopping,
+    storing,
+    timing,
+)
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -35,6 +44,7 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Resume: pausing.resume,
     commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
+    commands.Retry: reopening.retry,
     commands.Tick: timing.tick,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"

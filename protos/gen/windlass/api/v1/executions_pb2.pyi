@@ -476,6 +476,59 @@ class ResumeExecutionResponse(_message.Message):
 Global___ResumeExecutionResponse: _TypeAlias = ResumeExecutionResponse  # noqa: Y015
 
 @_typing.final
+class RetryExecutionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    FROM_NODE_FIELD_NUMBER: _builtins.int
+    INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    from_node: _builtins.str
+    """The id of a node. Empty: all nodes that failed with nobody to handle it, or that an early end has left undone."""
+    request_id: _builtins.str
+    """Any text that the caller chooses. Empty: no repeat is recognised."""
+    @_builtins.property
+    def input_overrides(self) -> _struct_pb2.Struct:
+        """{<node id>: {…}}: laid over the inputs that the node would have. At most 256 KiB."""
+
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        from_node: _builtins.str = ...,
+        input_overrides: _struct_pb2.Struct | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input_overrides", b"input_overrides"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "from_node", b"from_node", "input_overrides", b"input_overrides", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryExecutionRequest: _TypeAlias = RetryExecutionRequest  # noqa: Y015
+
+@_typing.final
+class RetryExecutionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def execution(self) -> _resources_pb2.Execution: ...
+    def __init__(
+        self,
+        *,
+        execution: _resources_pb2.Execution | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryExecutionResponse: _TypeAlias = RetryExecutionResponse  # noqa: Y015
+
+@_typing.final
 class ListEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

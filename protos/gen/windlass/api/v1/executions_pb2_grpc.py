@@ -79,6 +79,11 @@ class ExecutionServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.FromString,
                 _registered_method=True)
+        self.RetryExecution = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/RetryExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/windlass.api.v1.ExecutionService/ListEvents',
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.SerializeToString,
@@ -160,6 +165,20 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetryExecution(self, request, context):
+        """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
+        else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
+        The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
+        any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
+
+        Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+        was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
+        done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEvents(self, request, context):
         """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE.
         """
@@ -209,6 +228,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ResumeExecution,
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.SerializeToString,
+            ),
+            'RetryExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -437,6 +461,33 @@ class ExecutionService:
             '/windlass.api.v1.ExecutionService/ResumeExecution',
             windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetryExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/RetryExecution',
+            windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

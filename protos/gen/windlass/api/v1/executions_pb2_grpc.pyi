@@ -54,6 +54,16 @@ class ExecutionServiceStub:
     """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
     or EXECUTION_FINAL.
     """
+    RetryExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.RetryExecutionRequest, _executions_pb2.RetryExecutionResponse]
+    """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
+    else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
+    The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
+    any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
+
+    Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+    was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
+    done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListEventsRequest, _executions_pb2.ListEventsResponse]
     """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
 
@@ -144,6 +154,22 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_executions_pb2.ResumeExecutionResponse]:
         """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
         or EXECUTION_FINAL.
+        """
+
+    @_abc_1.abstractmethod
+    def RetryExecution(
+        self,
+        request: _executions_pb2.RetryExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.RetryExecutionRequest, _abc.Awaitable[_executions_pb2.RetryExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.RetryExecutionResponse]:
+        """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
+        else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
+        The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
+        any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
+
+        Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+        was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
+        done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod

@@ -3,9 +3,11 @@
 isort:skip_file
 Commands of people to an execution, on their way from api to the coordinator that holds it."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -66,11 +68,60 @@ class ExecutionCommand(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Retry(_message.Message):
+        """The failed nodes are done again, or one node of the caller's choice, and all that depends on them. Refused with
+        EXECUTION_NOT_FAILED, NODE_NOT_FOUND, NODE_NOT_ENDED or NODE_NOT_RETRIED.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        @_typing.final
+        class InputOverridesEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            value: _builtins.bytes
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: _builtins.bytes = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+        FROM_NODE_FIELD_NUMBER: _builtins.int
+        INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
+        from_node: _builtins.str
+        """Empty: all nodes that failed with nobody to handle it, or that were cancelled."""
+        @_builtins.property
+        def input_overrides(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+            """JSON objects by node, laid over the inputs that the node would have."""
+
+        def __init__(
+            self,
+            *,
+            from_node: _builtins.str = ...,
+            input_overrides: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["from_node", b"from_node", "input_overrides", b"input_overrides"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """That of the ExecutionMessage. A command is carried out once for each message_id; a repeat gets the first answer."""
     caller: _builtins.str
@@ -83,6 +134,8 @@ class ExecutionCommand(_message.Message):
     def pause(self) -> Global___ExecutionCommand.Pause: ...
     @_builtins.property
     def resume(self) -> Global___ExecutionCommand.Resume: ...
+    @_builtins.property
+    def retry(self) -> Global___ExecutionCommand.Retry: ...
     def __init__(
         self,
         *,
@@ -91,12 +144,13 @@ class ExecutionCommand(_message.Message):
         time: _timestamp_pb2.Timestamp | None = ...,
         pause: Global___ExecutionCommand.Pause | None = ...,
         resume: Global___ExecutionCommand.Resume | None = ...,
+        retry: Global___ExecutionCommand.Retry | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "pause", b"pause", "resume", b"resume", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "pause", b"pause", "resume", b"resume", "retry", b"retry", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "command", b"command", "message_id", b"message_id", "pause", b"pause", "resume", b"resume", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "command", b"command", "message_id", b"message_id", "pause", b"pause", "resume", b"resume", "retry", b"retry", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "retry"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

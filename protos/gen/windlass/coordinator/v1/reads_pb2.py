@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from windlass.api.v1 import resources_pb2 as windlass_dot_api_dot_v1_dot_resources__pb2
+from windlass.types.v1 import start_pb2 as windlass_dot_types_dot_v1_dot_start__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#windlass/coordinator/v1/reads.proto\x12\x17windlass.coordinator.v1\x1a\x1fwindlass/api/v1/resources.proto\"r\n\x0f\x45xecutionRecord\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\r\n\x05input\x18\x03 \x01(\x0c\x12\x0e\n\x06output\x18\x04 \x01(\x0c\"Q\n\tRunRecord\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.windlass.api.v1.Run\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0e\n\x06output\x18\x03 \x01(\x0c\"\x8a\x01\n\x0b\x45ventRecord\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.windlass.api.v1.Event\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\x0c\x12\x12\n\nmessage_id\x18\x03 \x01(\t\x12\x16\n\x0erefusal_reason\x18\x04 \x01(\t\x12\x17\n\x0frefusal_message\x18\x05 \x01(\t\"-\n\x14GetExecutionsRequest\x12\x15\n\rexecution_ids\x18\x01 \x03(\t\"U\n\x15GetExecutionsResponse\x12<\n\nexecutions\x18\x01 \x03(\x0b\x32(.windlass.coordinator.v1.ExecutionRecord\"\xd7\x03\n\tCondition\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12=\n\x08operator\x18\x02 \x01(\x0e\x32+.windlass.coordinator.v1.Condition.Operator\x12\r\n\x05value\x18\x03 \x01(\t\x12\x35\n\x07negated\x18\x04 \x01(\x0b\x32\".windlass.coordinator.v1.ConditionH\x00\x12\x35\n\x06\x61ll_of\x18\x05 \x01(\x0b\x32#.windlass.coordinator.v1.ConditionsH\x00\x12\x35\n\x06\x61ny_of\x18\x06 \x01(\x0b\x32#.windlass.coordinator.v1.ConditionsH\x00\x12\x11\n\x07present\x18\x07 \x01(\tH\x00\x12\x33\n\x07pattern\x18\x08 \x01(\x0b\x32 .windlass.coordinator.v1.PatternH\x00\"x\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\t\n\x05\x45QUAL\x10\x01\x12\r\n\tNOT_EQUAL\x10\x02\x12\x08\n\x04LESS\x10\x03\x12\x0e\n\nLESS_EQUAL\x10\x04\x12\x0b\n\x07GREATER\x10\x05\x12\x11\n\rGREATER_EQUAL\x10\x06\x42\x06\n\x04\x66orm\"D\n\nConditions\x12\x36\n\nconditions\x18\x01 \x03(\x0b\x32\".windlass.coordinator.v1.Condition\"L\n\x07Pattern\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nopen_start\x18\x03 \x01(\x08\x12\x10\n\x08open_end\x18\x04 \x01(\x08\"\x9f\x01\n\x15ListExecutionsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x36\n\nconditions\x18\x02 \x03(\x0b\x32\".windlass.coordinator.v1.Condition\x12\x19\n\x11\x66rom_execution_id\x18\x03 \x01(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\x05\"V\n\x16ListExecutionsResponse\x12<\n\nexecutions\x18\x01 \x03(\x0b\x32(.windlass.coordinator.v1.ExecutionRecord\"\xab\x01\n\x0fListRunsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.windlass.api.v1.Run.State\x12\x14\n\x0c\x61\x66ter_run_id\x18\x05 \x01(\t\x12\r\n\x05limit\x18\x06 \x01(\x05\x12\x11\n\ttakes_cut\x18\x07 \x01(\x08\"T\n\x10ListRunsResponse\x12\x30\n\x04runs\x18\x01 \x03(\x0b\x32\".windlass.coordinator.v1.RunRecord\x12\x0e\n\x06is_cut\x18\x02 \x01(\x08\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"A\n\x0eGetRunResponse\x12/\n\x03run\x18\x01 \x01(\x0b\x32\".windlass.coordinator.v1.RunRecord\"9\n\x14ReadRunOutputRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\"%\n\x15ReadRunOutputResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"^\n\x11ListEventsRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x11\n\tas_of_seq\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x05\"]\n\x12ListEventsResponse\x12\x34\n\x06\x65vents\x18\x01 \x03(\x0b\x32$.windlass.coordinator.v1.EventRecord\x12\x11\n\tworkspace\x18\x02 \x01(\t\"=\n\x11\x46indAnswerRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\"I\n\x12\x46indAnswerResponse\x12\x33\n\x05\x65vent\x18\x01 \x01(\x0b\x32$.windlass.coordinator.v1.EventRecord\"\'\n\x12ListModulesRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\"9\n\x13ListModulesResponse\x12\x0f\n\x07modules\x18\x01 \x03(\t\x12\x11\n\trendering\x18\x02 \x03(\t\"p\n\x0cWatchRequest\x12<\n\rsubscriptions\x18\x01 \x03(\x0b\x32%.windlass.coordinator.v1.Subscription\x12\x11\n\tcancelled\x18\x02 \x03(\t\x12\x0f\n\x07watcher\x18\x03 \x01(\t\"Y\n\x0cSubscription\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x0e\n\x06\x65vents\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61tch_up\x18\x04 \x01(\x08\"j\n\rWatchResponse\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.windlass.coordinator.v1.Update\x12\x15\n\rknows_watcher\x18\x02 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x03 \x03(\t\"\x9a\x01\n\x06Update\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x35\n\x05\x65vent\x18\x02 \x01(\x0b\x32$.windlass.coordinator.v1.EventRecordH\x00\x12\x39\n\x05\x66inal\x18\x03 \x01(\x0b\x32(.windlass.coordinator.v1.ExecutionRecordH\x00\x42\x08\n\x06update2\xd6\x06\n\x0bReadService\x12n\n\rGetExecutions\x12-.windlass.coordinator.v1.GetExecutionsRequest\x1a..windlass.coordinator.v1.GetExecutionsResponse\x12q\n\x0eListExecutions\x12..windlass.coordinator.v1.ListExecutionsRequest\x1a/.windlass.coordinator.v1.ListExecutionsResponse\x12_\n\x08ListRuns\x12(.windlass.coordinator.v1.ListRunsRequest\x1a).windlass.coordinator.v1.ListRunsResponse\x12Y\n\x06GetRun\x12&.windlass.coordinator.v1.GetRunRequest\x1a\'.windlass.coordinator.v1.GetRunResponse\x12p\n\rReadRunOutput\x12-.windlass.coordinator.v1.ReadRunOutputRequest\x1a..windlass.coordinator.v1.ReadRunOutputResponse0\x01\x12\x65\n\nListEvents\x12*.windlass.coordinator.v1.ListEventsRequest\x1a+.windlass.coordinator.v1.ListEventsResponse\x12\x65\n\nFindAnswer\x12*.windlass.coordinator.v1.FindAnswerRequest\x1a+.windlass.coordinator.v1.FindAnswerResponse\x12h\n\x0bListModules\x12+.windlass.coordinator.v1.ListModulesRequest\x1a,.windlass.coordinator.v1.ListModulesResponse2j\n\x0cWatchService\x12Z\n\x05Watch\x12%.windlass.coordinator.v1.WatchRequest\x1a&.windlass.coordinator.v1.WatchResponse(\x01\x30\x01\x42\'Z%windlass/coordinator/v1;coordinatorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#windlass/coordinator/v1/reads.proto\x12\x17windlass.coordinator.v1\x1a\x1fwindlass/api/v1/resources.proto\x1a\x1dwindlass/types/v1/start.proto\"r\n\x0f\x45xecutionRecord\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\r\n\x05input\x18\x03 \x01(\x0c\x12\x0e\n\x06output\x18\x04 \x01(\x0c\"Q\n\tRunRecord\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.windlass.api.v1.Run\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0e\n\x06output\x18\x03 \x01(\x0c\"\x8a\x01\n\x0b\x45ventRecord\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.windlass.api.v1.Event\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\x0c\x12\x12\n\nmessage_id\x18\x03 \x01(\t\x12\x16\n\x0erefusal_reason\x18\x04 \x01(\t\x12\x17\n\x0frefusal_message\x18\x05 \x01(\t\"-\n\x14GetExecutionsRequest\x12\x15\n\rexecution_ids\x18\x01 \x03(\t\"U\n\x15GetExecutionsResponse\x12<\n\nexecutions\x18\x01 \x03(\x0b\x32(.windlass.coordinator.v1.ExecutionRecord\"\xd7\x03\n\tCondition\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12=\n\x08operator\x18\x02 \x01(\x0e\x32+.windlass.coordinator.v1.Condition.Operator\x12\r\n\x05value\x18\x03 \x01(\t\x12\x35\n\x07negated\x18\x04 \x01(\x0b\x32\".windlass.coordinator.v1.ConditionH\x00\x12\x35\n\x06\x61ll_of\x18\x05 \x01(\x0b\x32#.windlass.coordinator.v1.ConditionsH\x00\x12\x35\n\x06\x61ny_of\x18\x06 \x01(\x0b\x32#.windlass.coordinator.v1.ConditionsH\x00\x12\x11\n\x07present\x18\x07 \x01(\tH\x00\x12\x33\n\x07pattern\x18\x08 \x01(\x0b\x32 .windlass.coordinator.v1.PatternH\x00\"x\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\t\n\x05\x45QUAL\x10\x01\x12\r\n\tNOT_EQUAL\x10\x02\x12\x08\n\x04LESS\x10\x03\x12\x0e\n\nLESS_EQUAL\x10\x04\x12\x0b\n\x07GREATER\x10\x05\x12\x11\n\rGREATER_EQUAL\x10\x06\x42\x06\n\x04\x66orm\"D\n\nConditions\x12\x36\n\nconditions\x18\x01 \x03(\x0b\x32\".windlass.coordinator.v1.Condition\"L\n\x07Pattern\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nopen_start\x18\x03 \x01(\x08\x12\x10\n\x08open_end\x18\x04 \x01(\x08\"\x9f\x01\n\x15ListExecutionsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x36\n\nconditions\x18\x02 \x03(\x0b\x32\".windlass.coordinator.v1.Condition\x12\x19\n\x11\x66rom_execution_id\x18\x03 \x01(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\x05\"V\n\x16ListExecutionsResponse\x12<\n\nexecutions\x18\x01 \x03(\x0b\x32(.windlass.coordinator.v1.ExecutionRecord\"\xab\x01\n\x0fListRunsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.windlass.api.v1.Run.State\x12\x14\n\x0c\x61\x66ter_run_id\x18\x05 \x01(\t\x12\r\n\x05limit\x18\x06 \x01(\x05\x12\x11\n\ttakes_cut\x18\x07 \x01(\x08\"T\n\x10ListRunsResponse\x12\x30\n\x04runs\x18\x01 \x03(\x0b\x32\".windlass.coordinator.v1.RunRecord\x12\x0e\n\x06is_cut\x18\x02 \x01(\x08\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"A\n\x0eGetRunResponse\x12/\n\x03run\x18\x01 \x01(\x0b\x32\".windlass.coordinator.v1.RunRecord\"9\n\x14ReadRunOutputRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\"%\n\x15ReadRunOutputResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"^\n\x11ListEventsRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x11\n\tas_of_seq\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x05\"]\n\x12ListEventsResponse\x12\x34\n\x06\x65vents\x18\x01 \x03(\x0b\x32$.windlass.coordinator.v1.EventRecord\x12\x11\n\tworkspace\x18\x02 \x01(\t\"=\n\x11\x46indAnswerRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\"I\n\x12\x46indAnswerResponse\x12\x33\n\x05\x65vent\x18\x01 \x01(\x0b\x32$.windlass.coordinator.v1.EventRecord\",\n\x14GetStartOrderRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"E\n\x15GetStartOrderResponse\x12,\n\x05start\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\"\'\n\x12ListModulesRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\"9\n\x13ListModulesResponse\x12\x0f\n\x07modules\x18\x01 \x03(\t\x12\x11\n\trendering\x18\x02 \x03(\t\"p\n\x0cWatchRequest\x12<\n\rsubscriptions\x18\x01 \x03(\x0b\x32%.windlass.coordinator.v1.Subscription\x12\x11\n\tcancelled\x18\x02 \x03(\t\x12\x0f\n\x07watcher\x18\x03 \x01(\t\"Y\n\x0cSubscription\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x0e\n\x06\x65vents\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61tch_up\x18\x04 \x01(\x08\"j\n\rWatchResponse\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.windlass.coordinator.v1.Update\x12\x15\n\rknows_watcher\x18\x02 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x03 \x03(\t\"\x9a\x01\n\x06Update\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x35\n\x05\x65vent\x18\x02 \x01(\x0b\x32$.windlass.coordinator.v1.EventRecordH\x00\x12\x39\n\x05\x66inal\x18\x03 \x01(\x0b\x32(.windlass.coordinator.v1.ExecutionRecordH\x00\x42\x08\n\x06update2\xc6\x07\n\x0bReadService\x12n\n\rGetExecutions\x12-.windlass.coordinator.v1.GetExecutionsRequest\x1a..windlass.coordinator.v1.GetExecutionsResponse\x12q\n\x0eListExecutions\x12..windlass.coordinator.v1.ListExecutionsRequest\x1a/.windlass.coordinator.v1.ListExecutionsResponse\x12_\n\x08ListRuns\x12(.windlass.coordinator.v1.ListRunsRequest\x1a).windlass.coordinator.v1.ListRunsResponse\x12Y\n\x06GetRun\x12&.windlass.coordinator.v1.GetRunRequest\x1a\'.windlass.coordinator.v1.GetRunResponse\x12p\n\rReadRunOutput\x12-.windlass.coordinator.v1.ReadRunOutputRequest\x1a..windlass.coordinator.v1.ReadRunOutputResponse0\x01\x12\x65\n\nListEvents\x12*.windlass.coordinator.v1.ListEventsRequest\x1a+.windlass.coordinator.v1.ListEventsResponse\x12\x65\n\nFindAnswer\x12*.windlass.coordinator.v1.FindAnswerRequest\x1a+.windlass.coordinator.v1.FindAnswerResponse\x12n\n\rGetStartOrder\x12-.windlass.coordinator.v1.GetStartOrderRequest\x1a..windlass.coordinator.v1.GetStartOrderResponse\x12h\n\x0bListModules\x12+.windlass.coordinator.v1.ListModulesRequest\x1a,.windlass.coordinator.v1.ListModulesResponse2j\n\x0cWatchService\x12Z\n\x05Watch\x12%.windlass.coordinator.v1.WatchRequest\x1a&.windlass.coordinator.v1.WatchResponse(\x01\x30\x01\x42\'Z%windlass/coordinator/v1;coordinatorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,62 +34,66 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'windlass.coordinator.v1.rea
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z%windlass/coordinator/v1;coordinatorv1'
-  _globals['_EXECUTIONRECORD']._serialized_start=97
-  _globals['_EXECUTIONRECORD']._serialized_end=211
-  _globals['_RUNRECORD']._serialized_start=213
-  _globals['_RUNRECORD']._serialized_end=294
-  _globals['_EVENTRECORD']._serialized_start=297
-  _globals['_EVENTRECORD']._serialized_end=435
-  _globals['_GETEXECUTIONSREQUEST']._serialized_start=437
-  _globals['_GETEXECUTIONSREQUEST']._serialized_end=482
-  _globals['_GETEXECUTIONSRESPONSE']._serialized_start=484
-  _globals['_GETEXECUTIONSRESPONSE']._serialized_end=569
-  _globals['_CONDITION']._serialized_start=572
-  _globals['_CONDITION']._serialized_end=1043
-  _globals['_CONDITION_OPERATOR']._serialized_start=915
-  _globals['_CONDITION_OPERATOR']._serialized_end=1035
-  _globals['_CONDITIONS']._serialized_start=1045
-  _globals['_CONDITIONS']._serialized_end=1113
-  _globals['_PATTERN']._serialized_start=1115
-  _globals['_PATTERN']._serialized_end=1191
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=1194
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=1353
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=1355
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1441
-  _globals['_LISTRUNSREQUEST']._serialized_start=1444
-  _globals['_LISTRUNSREQUEST']._serialized_end=1615
-  _globals['_LISTRUNSRESPONSE']._serialized_start=1617
-  _globals['_LISTRUNSRESPONSE']._serialized_end=1701
-  _globals['_GETRUNREQUEST']._serialized_start=1703
-  _globals['_GETRUNREQUEST']._serialized_end=1734
-  _globals['_GETRUNRESPONSE']._serialized_start=1736
-  _globals['_GETRUNRESPONSE']._serialized_end=1801
-  _globals['_READRUNOUTPUTREQUEST']._serialized_start=1803
-  _globals['_READRUNOUTPUTREQUEST']._serialized_end=1860
-  _globals['_READRUNOUTPUTRESPONSE']._serialized_start=1862
-  _globals['_READRUNOUTPUTRESPONSE']._serialized_end=1899
-  _globals['_LISTEVENTSREQUEST']._serialized_start=1901
-  _globals['_LISTEVENTSREQUEST']._serialized_end=1995
-  _globals['_LISTEVENTSRESPONSE']._serialized_start=1997
-  _globals['_LISTEVENTSRESPONSE']._serialized_end=2090
-  _globals['_FINDANSWERREQUEST']._serialized_start=2092
-  _globals['_FINDANSWERREQUEST']._serialized_end=2153
-  _globals['_FINDANSWERRESPONSE']._serialized_start=2155
-  _globals['_FINDANSWERRESPONSE']._serialized_end=2228
-  _globals['_LISTMODULESREQUEST']._serialized_start=2230
-  _globals['_LISTMODULESREQUEST']._serialized_end=2269
-  _globals['_LISTMODULESRESPONSE']._serialized_start=2271
-  _globals['_LISTMODULESRESPONSE']._serialized_end=2328
-  _globals['_WATCHREQUEST']._serialized_start=2330
-  _globals['_WATCHREQUEST']._serialized_end=2442
-  _globals['_SUBSCRIPTION']._serialized_start=2444
-  _globals['_SUBSCRIPTION']._serialized_end=2533
-  _globals['_WATCHRESPONSE']._serialized_start=2535
-  _globals['_WATCHRESPONSE']._serialized_end=2641
-  _globals['_UPDATE']._serialized_start=2644
-  _globals['_UPDATE']._serialized_end=2798
-  _globals['_READSERVICE']._serialized_start=2801
-  _globals['_READSERVICE']._serialized_end=3655
-  _globals['_WATCHSERVICE']._serialized_start=3657
-  _globals['_WATCHSERVICE']._serialized_end=3763
+  _globals['_EXECUTIONRECORD']._serialized_start=128
+  _globals['_EXECUTIONRECORD']._serialized_end=242
+  _globals['_RUNRECORD']._serialized_start=244
+  _globals['_RUNRECORD']._serialized_end=325
+  _globals['_EVENTRECORD']._serialized_start=328
+  _globals['_EVENTRECORD']._serialized_end=466
+  _globals['_GETEXECUTIONSREQUEST']._serialized_start=468
+  _globals['_GETEXECUTIONSREQUEST']._serialized_end=513
+  _globals['_GETEXECUTIONSRESPONSE']._serialized_start=515
+  _globals['_GETEXECUTIONSRESPONSE']._serialized_end=600
+  _globals['_CONDITION']._serialized_start=603
+  _globals['_CONDITION']._serialized_end=1074
+  _globals['_CONDITION_OPERATOR']._serialized_start=946
+  _globals['_CONDITION_OPERATOR']._serialized_end=1066
+  _globals['_CONDITIONS']._serialized_start=1076
+  _globals['_CONDITIONS']._serialized_end=1144
+  _globals['_PATTERN']._serialized_start=1146
+  _globals['_PATTERN']._serialized_end=1222
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=1225
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=1384
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=1386
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1472
+  _globals['_LISTRUNSREQUEST']._serialized_start=1475
+  _globals['_LISTRUNSREQUEST']._serialized_end=1646
+  _globals['_LISTRUNSRESPONSE']._serialized_start=1648
+  _globals['_LISTRUNSRESPONSE']._serialized_end=1732
+  _globals['_GETRUNREQUEST']._serialized_start=1734
+  _globals['_GETRUNREQUEST']._serialized_end=1765
+  _globals['_GETRUNRESPONSE']._serialized_start=1767
+  _globals['_GETRUNRESPONSE']._serialized_end=1832
+  _globals['_READRUNOUTPUTREQUEST']._serialized_start=1834
+  _globals['_READRUNOUTPUTREQUEST']._serialized_end=1891
+  _globals['_READRUNOUTPUTRESPONSE']._serialized_start=1893
+  _globals['_READRUNOUTPUTRESPONSE']._serialized_end=1930
+  _globals['_LISTEVENTSREQUEST']._serialized_start=1932
+  _globals['_LISTEVENTSREQUEST']._serialized_end=2026
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=2028
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=2121
+  _globals['_FINDANSWERREQUEST']._serialized_start=2123
+  _globals['_FINDANSWERREQUEST']._serialized_end=2184
+  _globals['_FINDANSWERRESPONSE']._serialized_start=2186
+  _globals['_FINDANSWERRESPONSE']._serialized_end=2259
+  _globals['_GETSTARTORDERREQUEST']._serialized_start=2261
+  _globals['_GETSTARTORDERREQUEST']._serialized_end=2305
+  _globals['_GETSTARTORDERRESPONSE']._serialized_start=2307
+  _globals['_GETSTARTORDERRESPONSE']._serialized_end=2376
+  _globals['_LISTMODULESREQUEST']._serialized_start=2378
+  _globals['_LISTMODULESREQUEST']._serialized_end=2417
+  _globals['_LISTMODULESRESPONSE']._serialized_start=2419
+  _globals['_LISTMODULESRESPONSE']._serialized_end=2476
+  _globals['_WATCHREQUEST']._serialized_start=2478
+  _globals['_WATCHREQUEST']._serialized_end=2590
+  _globals['_SUBSCRIPTION']._serialized_start=2592
+  _globals['_SUBSCRIPTION']._serialized_end=2681
+  _globals['_WATCHRESPONSE']._serialized_start=2683
+  _globals['_WATCHRESPONSE']._serialized_end=2789
+  _globals['_UPDATE']._serialized_start=2792
+  _globals['_UPDATE']._serialized_end=2946
+  _globals['_READSERVICE']._serialized_start=2949
+  _globals['_READSERVICE']._serialized_end=3915
+  _globals['_WATCHSERVICE']._serialized_start=3917
+  _globals['_WATCHSERVICE']._serialized_end=4023
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from windlass.api.v1 import resources_pb2 as _resources_pb2
+from windlass.types.v1 import start_pb2 as _start_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -595,6 +596,45 @@ class FindAnswerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FindAnswerResponse: _TypeAlias = FindAnswerResponse  # noqa: Y015
+
+@_typing.final
+class GetStartOrderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStartOrderRequest: _TypeAlias = GetStartOrderRequest  # noqa: Y015
+
+@_typing.final
+class GetStartOrderResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def start(self) -> _start_pb2.StartOrder: ...
+    def __init__(
+        self,
+        *,
+        start: _start_pb2.StartOrder | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStartOrderResponse: _TypeAlias = GetStartOrderResponse  # noqa: Y015
 
 @_typing.final
 class ListModulesRequest(_message.Message):

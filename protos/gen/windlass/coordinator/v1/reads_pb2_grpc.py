@@ -71,6 +71,11 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.FromString,
                 _registered_method=True)
+        self.GetStartOrder = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/GetStartOrder',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetStartOrderRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetStartOrderResponse.FromString,
+                _registered_method=True)
         self.ListModules = channel.unary_unary(
                 '/windlass.coordinator.v1.ReadService/ListModules',
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesRequest.SerializeToString,
@@ -138,6 +143,14 @@ class ReadServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStartOrder(self, request, context):
+        """What an execution was started with, from its journal: as in StartOrder, without deadline_time and watcher. An unknown
+        execution is not an error; the response then has no start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModules(self, request, context):
         """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
         coordinator, but a coordinator that has just started may not know all of them yet.
@@ -183,6 +196,11 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.FindAnswer,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.SerializeToString,
+            ),
+            'GetStartOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStartOrder,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetStartOrderRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetStartOrderResponse.SerializeToString,
             ),
             'ListModules': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModules,
@@ -381,6 +399,33 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/FindAnswer',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStartOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/GetStartOrder',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetStartOrderRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetStartOrderResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class ReadServiceStub:
     """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
     api decides who may see it.
     """
+    GetStartOrder: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetStartOrderRequest, _reads_pb2.GetStartOrderResponse]
+    """What an execution was started with, from its journal: as in StartOrder, without deadline_time and watcher. An unknown
+    execution is not an error; the response then has no start.
+    """
     ListModules: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListModulesRequest, _reads_pb2.ListModulesResponse]
     """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
     coordinator, but a coordinator that has just started may not know all of them yet.
@@ -118,6 +122,16 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_reads_pb2.FindAnswerResponse]:
         """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
         api decides who may see it.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStartOrder(
+        self,
+        request: _reads_pb2.GetStartOrderRequest,
+        context: _aio.ServicerContext[_reads_pb2.GetStartOrderRequest, _abc.Awaitable[_reads_pb2.GetStartOrderResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.GetStartOrderResponse]:
+        """What an execution was started with, from its journal: as in StartOrder, without deadline_time and watcher. An unknown
+        execution is not an error; the response then has no start.
         """
 
     @_abc_1.abstractmethod

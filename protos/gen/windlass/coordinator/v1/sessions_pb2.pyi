@@ -305,6 +305,7 @@ class RunGrant(_message.Message):
     WORKFLOW_VERSION_FIELD_NUMBER: _builtins.int
     EXECUTION_CREATE_TIME_FIELD_NUMBER: _builtins.int
     EXECUTION_ERROR_FIELD_NUMBER: _builtins.int
+    INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -370,6 +371,10 @@ class RunGrant(_message.Message):
     """
     workflow_version: _builtins.int
     """Templates see them as `execution.version` and `execution.create_time`. Absent if no template reads `execution`."""
+    input_overrides: _builtins.bytes
+    """A JSON object that is laid over the inputs once they are rendered: each of its members replaces that of the inputs.
+    Empty if has_templates is false: the inputs then have it already.
+    """
     @_builtins.property
     def lease(self) -> _session_pb2.Lease:
         """lease_id is the run id: "<execution id>.<n>"."""
@@ -453,10 +458,11 @@ class RunGrant(_message.Message):
         workflow_version: _builtins.int = ...,
         execution_create_time: _timestamp_pb2.Timestamp | None = ...,
         execution_error: Global___ExecutionError | None = ...,
+        input_overrides: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "without_output", b"without_output", "workflow", b"workflow", "workflow_version", b"workflow_version", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "without_output", b"without_output", "workflow", b"workflow", "workflow_version", b"workflow_version", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -402,19 +402,25 @@ class DeliverRequest(_message.Message):
 
     MESSAGE_FIELD_NUMBER: _builtins.int
     WORKSPACE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     """The caller's workspace. An execution of another workspace is not found."""
     @_builtins.property
     def message(self) -> _sessions_pb2.ExecutionMessage: ...
+    @_builtins.property
+    def start(self) -> _start_pb2.StartOrder:
+        """What the execution was started with, without deadline_time. Set if the message may reopen it."""
+
     def __init__(
         self,
         *,
         message: _sessions_pb2.ExecutionMessage | None = ...,
         workspace: _builtins.str = ...,
+        start: _start_pb2.StartOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "start", b"start", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

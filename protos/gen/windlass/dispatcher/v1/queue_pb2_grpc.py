@@ -168,7 +168,9 @@ class QueueServiceServicer:
     def Deliver(self, request, context):
         """Puts a message into the mailbox of an execution and wakes the execution. Idempotent by message_id. `found` is false
         when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
-        messages are unread; this one is not kept and may be sent again.
+        messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
+        the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
+        the end of the execution, and the execution is granted again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

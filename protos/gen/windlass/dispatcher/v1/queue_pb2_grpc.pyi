@@ -51,7 +51,9 @@ class QueueServiceStub:
     Deliver: _aio.UnaryUnaryMultiCallable[_queue_pb2.DeliverRequest, _queue_pb2.DeliverResponse]
     """Puts a message into the mailbox of an execution and wakes the execution. Idempotent by message_id. `found` is false
     when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
-    messages are unread; this one is not kept and may be sent again.
+    messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
+    the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
+    the end of the execution, and the execution is granted again.
     """
     ConfigureWorkspace: _aio.UnaryUnaryMultiCallable[_queue_pb2.ConfigureWorkspaceRequest, _queue_pb2.ConfigureWorkspaceResponse]
     """Changes the limits of a workspace, or closes it. Idempotent by revision."""
@@ -93,7 +95,9 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_queue_pb2.DeliverResponse]:
         """Puts a message into the mailbox of an execution and wakes the execution. Idempotent by message_id. `found` is false
         when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
-        messages are unread; this one is not kept and may be sent again.
+        messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
+        the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
+        the end of the execution, and the execution is granted again.
         """
 
     @_abc_1.abstractmethod

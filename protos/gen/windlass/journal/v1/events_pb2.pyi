@@ -194,6 +194,7 @@ class Event(_message.Message):
     EXECUTION_PAUSED_FIELD_NUMBER: _builtins.int
     EXECUTION_RESUMED_FIELD_NUMBER: _builtins.int
     COMMAND_REFUSED_FIELD_NUMBER: _builtins.int
+    EXECUTION_REOPENED_FIELD_NUMBER: _builtins.int
     LOOP_STARTED_FIELD_NUMBER: _builtins.int
     LOOP_CONTINUED_FIELD_NUMBER: _builtins.int
     LOOP_GATHERED_FIELD_NUMBER: _builtins.int
@@ -250,6 +251,8 @@ class Event(_message.Message):
     @_builtins.property
     def command_refused(self) -> Global___CommandRefused: ...
     @_builtins.property
+    def execution_reopened(self) -> Global___ExecutionReopened: ...
+    @_builtins.property
     def loop_started(self) -> Global___LoopStarted: ...
     @_builtins.property
     def loop_continued(self) -> Global___LoopContinued: ...
@@ -290,6 +293,7 @@ class Event(_message.Message):
         execution_paused: Global___ExecutionPaused | None = ...,
         execution_resumed: Global___ExecutionResumed | None = ...,
         command_refused: Global___CommandRefused | None = ...,
+        execution_reopened: Global___ExecutionReopened | None = ...,
         loop_started: Global___LoopStarted | None = ...,
         loop_continued: Global___LoopContinued | None = ...,
         loop_gathered: Global___LoopGathered | None = ...,
@@ -298,11 +302,11 @@ class Event(_message.Message):
         items_read: Global___ItemsRead | None = ...,
         compensation_started: Global___CompensationStarted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "items_requested", "items_read", "compensation_started"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "execution_reopened", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "items_requested", "items_read", "compensation_started"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -1547,6 +1551,95 @@ class ExecutionResumed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecutionResumed: _TypeAlias = ExecutionResumed  # noqa: Y015
+
+@_typing.final
+class ReopenedWork(_message.Message):
+    """Work that is done again, or for the first time, after a reopening."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    UNRESOLVED_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    OVERRIDES_FIELD_NUMBER: _builtins.int
+    unresolved: _builtins.int
+    """The edges into it, as they stand after the reopening: those that have yet to resolve, and those that resolved as taken
+    and as blocked by a failure.
+    """
+    taken: _builtins.int
+    blocked: _builtins.int
+    overrides: _builtins.bytes
+    """A JSON object that is laid over its inputs. Empty: none."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        unresolved: _builtins.int = ...,
+        taken: _builtins.int = ...,
+        blocked: _builtins.int = ...,
+        overrides: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "key", b"key", "overrides", b"overrides", "taken", b"taken", "unresolved", b"unresolved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReopenedWork: _TypeAlias = ReopenedWork  # noqa: Y015
+
+@_typing.final
+class ExecutionReopened(_message.Message):
+    """A person has some work done again: the execution goes on, also if it had ended. What is not named here keeps its outcome."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    FIRST_FAILURE_FIELD_NUMBER: _builtins.int
+    DEADLINE_TIME_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    epoch: _builtins.int
+    """The lease under which it goes on. If the execution had ended, this is a new one: it was not adopted before."""
+    holder: _builtins.str
+    deadline_time: _builtins.int
+    """0: none. A new span if the execution had ended."""
+    @_builtins.property
+    def work(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReopenedWork]: ...
+    @_builtins.property
+    def first_failure(self) -> Global___Failure:
+        """The first failure that remains and that nobody handles."""
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """What becomes of the work whose edges have all resolved, or that no edge leads to."""
+
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        holder: _builtins.str = ...,
+        work: _abc.Iterable[Global___ReopenedWork] | None = ...,
+        first_failure: Global___Failure | None = ...,
+        deadline_time: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_failure", b"first_failure", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "deadline_time", b"deadline_time", "epoch", b"epoch", "first_failure", b"first_failure", "holder", b"holder", "message_id", b"message_id", "then", b"then", "work", b"work"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionReopened: _TypeAlias = ExecutionReopened  # noqa: Y015
 
 @_typing.final
 class CommandRefused(_message.Message):
