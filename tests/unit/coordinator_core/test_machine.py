@@ -350,7 +350,8 @@ def _assert_states_follow(story):
 
 def _assert_undone_in_reverse(story):
     """Before an end that is not good, all that succeeded and can be undone is undone: each once, the last one first."""
-    done, undoing = [], []
+    done: list[str] = []
+    undoing: list[Any] = []
     for event in story.journal:
         match event:
             case CompensationStarted():

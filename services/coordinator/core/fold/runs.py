@@ -207,13 +207,6 @@ def forget_loop(execution: Execution, key: WorkKey) -> None:
         loop.items = ()
 
 
-def work_skipped(execution: Execution, event: ev.WorkSkipped) -> None:
-    work = passed_over(execution, event.key)
-    run = new_run(execution, work, event, RunState.SKIPPED)
-    run.start_time = run.end_time = event.time
-    apply_consequences(execution, work, event.then)
-
-
 def backoff_ended(execution: Execution, event: ev.BackoffEnded) -> None:
     work = execution.backoffs.pop(event.key)
     work.timer = 0
