@@ -19,6 +19,7 @@ from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
     ApprovalChoice,
     ApprovalState,
+    DeadLetterResolution,
     Error,
     ExecutionState,
     FailureReason,
@@ -42,6 +43,8 @@ class WaitKind(StrEnum):
     APPROVAL = "APPROVAL"
     # Somebody else finishes the work of a run that was deferred.
     OUTSIDE = "OUTSIDE"
+    # The work has failed for good, and a person decides what becomes of it.
+    PERSON = "PERSON"
 
 
 class WaitOutcome(StrEnum):
@@ -215,6 +218,8 @@ class RunFailed(RunEvent):
     # False: the coordinator decided so itself (no word from the runner after the node's timeout) and tells it to stop.
     is_reported: bool
     then: Consequences
+    # The work failed, and waits for a person. A WaitStarted follows.
+    is_held: bool = False
 
 
 @dataclass(slots=True)
@@ -228,6 +233,8 @@ class RunLost(RunEvent):
     then: Consequences
     # The run had not begun while another run of the same instance had, so the work is not charged with the death.
     is_spared: bool = False
+    # As in RunFailed.
+    is_held: bool = False
 
 
 @dataclass(slots=True)
@@ -574,6 +581,33 @@ class ExecutionReopened:
 
 
 @dataclass(slots=True)
+class DeadLetterResolved:
+    """A person has decided about work that failed for good. An execution that has ended stays as it is."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    # As in ExecutionReopened.
+    epoch: int
+    holder: str
+    # The run that failed for good.
+    run: int
+    resolution: DeadLetterResolution
+    notes: str
+    # What follows from the failure now, if the work was held for a person and is discarded.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class RunQuarantined(RunEvent):
+    """A person has set the work of this run apart. Its failure follows."""
+
+    message_id: str
+    caller: str
+    notes: str
+
+
+@dataclass(slots=True)
 class CommandRefused:
     """A command of a person did not fit the state, and nothing was changed."""
 
@@ -599,7 +633,8 @@ class ExecutionFinished:
 
 _OfStart: TypeAlias = ExecutionStarted | ExecutionAdopted
 _OfEnd: TypeAlias = OutputRequested | StopOrdered | CompensationStarted | ExecutionFinished
-_OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | ExecutionReopened | CommandRefused
+_OfPause: TypeAlias = ExecutionPaused | ExecutionResumed
+_OfPeople: TypeAlias = _OfPause | ExecutionReopened | DeadLetterResolved | RunQuarantined | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked

@@ -43,8 +43,10 @@ from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
 from services.coordinator.core.retry import DEATH_PAUSE, DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.values import (
+    DeadLetterResolution,
     Error,
     ExecutionState,
+    FailureReason,
     FinalError,
     Instant,
     Origin,
@@ -64,6 +66,8 @@ class WorkState(Enum):
     WAITING = "WAITING"
     LOOPING = "LOOPING"
     HELD_BACK = "HELD_BACK"
+    # It failed for good and is about to wait for a person.
+    HELD = "HELD"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -196,6 +200,20 @@ class ChildExecution(NamedTuple):
     # The work that waits for it, and its run.
     key: WorkKey
     run: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class DeadLetter:
+    """A run that failed for good with nobody to handle it. It mirrors its row."""
+
+    run: Run
+    reason: FailureReason
+    quarantine_time: Instant
+    resolution: DeadLetterResolution = DeadLetterResolution.PENDING
+    resolve_time: Instant = 0
+    # Title of the key of whoever resolved it.
+    reviewer: str = ""
+    notes: str = ""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -428,6 +446,8 @@ class Execution:
     # Work that has succeeded and can be undone, in the order in which it succeeded.
     compensable: list[Work] = field(default_factory=list)
     compensation: Compensation | None = None
+    # By the number of the run.
+    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
     # The waits for children, by the id of the child; the children that are not known to be queued, though perhaps
