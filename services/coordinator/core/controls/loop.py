@@ -111,7 +111,10 @@ def fail(turn: Turn, loop: WorkLoop, error_type: str, message: str) -> None:
 
 
 def end(turn: Turn, loop: WorkLoop) -> None:
-    """Items that runners have are taken back, and nobody waits until they have stopped."""
+    """Items that runners have are taken back, and nobody waits until they have stopped. Children that items wait for
+    are cancelled."""
+    for item in [item for item in loop.going.values() if item.state is WorkState.WAITING]:
+        turn.cancel_run(item)
     going = loop.going.values()
     live = [item for item in going if item.state is WorkState.LIVE]
     stopped = tuple([item.key for item in live])
