@@ -9,9 +9,22 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Error, Instant, Origin, ReleaseReason, Span, Value
+from services.coordinator.core.values import (
+    ApprovalChoice,
+    Error,
+    ExecutionState,
+    FinalError,
+    Instant,
+    Origin,
+    OutputRef,
+    ReleaseReason,
+    Span,
+    Value,
+    WorkKey,
+)
 
 
 @dataclass(slots=True)
@@ -162,6 +175,19 @@ class ReportOfEnd(ReportOfRun):
     inputs_hash: bytes = field(default=b"", kw_only=True)
     config_hash: bytes = field(default=b"", kw_only=True)
     cost_tokens: int = field(default=0, kw_only=True)
+    # What the work called, "" if it names nothing. The core does not look at it: outcomes of targets are counted
+    # outside, where all coordinators share them (circuits.py).
+    target: str = field(default="", kw_only=True)
+
+
+@dataclass(slots=True)
+class ReportHeldBack(ReportOfRun):
+    """A runner did not call the target of the work, because it was told that its circuit is open."""
+
+    # As its module names it.
+    target: str
+    # When the circuit may let the work through.
+    until: Instant = 0
 
 
 @dataclass(slots=True)
@@ -188,11 +214,18 @@ class ReportFailure(ReportOfEnd):
     # It is in [0, 1) and gives the backoff its jitter.
     random: float
     retry_after: Span = 0
+    # Empty: that of the last progress.
+    cursor: bytes = b""
 
 
 @dataclass(slots=True)
 class ReportStopped(ReportOfEnd):
     """The runner stopped the work because it was told to."""
+
+
+@dataclass(slots=True)
+class ReportDeferred(ReportOfEnd):
+    """The module has given the completion token of the run to somebody else, who finishes the work."""
 
 
 @dataclass(slots=True)
@@ -206,6 +239,29 @@ class Release(ReportOfRun):
 
 
 @dataclass(slots=True)
+class HeldWork:
+    key: WorkKey
+    target: str
+    until: Instant
+
+
+@dataclass(slots=True)
+class HoldBack:
+    """The circuits of these targets are open: their work is not to be given to a runner, and waits until then."""
+
+    works: Sequence[HeldWork]
+
+
+@dataclass(slots=True)
+class LetThrough:
+    """The circuit of their target lets the work of these keys through."""
+
+    keys: Sequence[WorkKey]
+    # It is half open, and each of them has a permit.
+    is_probe: bool = False
+
+
+@dataclass(slots=True)
 class LoseRunner:
     """A runner instance is gone. Its idempotent work may be granted again at once, the rest after the full term."""
 
@@ -216,6 +272,63 @@ class LoseRunner:
 
 
 @dataclass(slots=True)
+class StartLoop:
+    """The config of a loop was read from the output store."""
+
+    key: WorkKey
+    # None: it is no config of a loop, for this reason.
+    config: LoopConfig | None
+    fault: str = ""
+
+
+@dataclass(slots=True)
+class FinishLoop:
+    """The output of a loop that is gathered was put into the output store."""
+
+    key: WorkKey
+    # None: it is too large for the store.
+    output: OutputRef | None
+
+
+@dataclass(slots=True)
+class NoteChildStarted:
+    """The child is queued."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class RefuseChild:
+    """The child cannot be started, now or later."""
+
+    child_execution_id: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class NoteChildCancelTold:
+    """The cancel is in the mailbox of the child, or the child is over."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class EndChild:
+    """The child is over. It may say so again if it goes on afterwards, so an end that nobody waits for changes
+    nothing."""
+
+    child_execution_id: str
+    state: ExecutionState
+    # Set if it succeeded.
+    output: Value | None
+    # Set if it did not.
+    error: FinalError | None
+    # It is in [0, 1) and gives the backoff its jitter.
+    random: float
+
+
+@dataclass(slots=True)
 class Tick:
     """The time of `Execution.next_wake()` has come. Harmless at any other time."""
 
@@ -223,6 +336,61 @@ class Tick:
     random: float
 
 
-_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
-_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Requeue | MarkFixed | Discard | Quarantine
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Adopt | _OfPeople
+@dataclass(slots=True)
+class Signal(PersonCommand):
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True)
+class DecideApproval(PersonCommand):
+    # The id and the role of the key that decides.
+    key_id: str
+    role: str
+    # The number of the approval's run.
+    run: int
+    decision: ApprovalChoice
+    # JSON that fits the form of the approval.
+    form: bytes = b"{}"
+    comment: str = ""
+
+
+@dataclass(slots=True)
+class OutsideCommand(PersonCommand):
+    """It comes from whoever has the completion token of the run, which was checked before. Nobody else is named, so
+    `caller` is empty."""
+
+    run: int
+
+
+@dataclass(slots=True)
+class CompleteRun(OutsideCommand):
+    # JSON.
+    output: bytes
+    branch: str = ""
+
+
+@dataclass(slots=True)
+class FailRun(OutsideCommand):
+    error: Error
+    # It is in [0, 1) and gives the backoff its jitter.
+    random: float
+
+
+@dataclass(slots=True)
+class HeartbeatRun(OutsideCommand):
+    # None: it stays as it was.
+    progress: float | None = None
+    message: str | None = None
+
+
+_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | ReportDeferred
+_OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
+_OfLetters: TypeAlias = Requeue | MarkFixed | Discard | Quarantine
+_OfOutside: TypeAlias = CompleteRun | FailRun | HeartbeatRun
+_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside | _OfLetters
+_OfChild: TypeAlias = NoteChildStarted | RefuseChild | NoteChildCancelTold | EndChild
+_OfLoops: TypeAlias = StartLoop | FinishLoop
+_OfCircuits: TypeAlias = ReportHeldBack | HoldBack | LetThrough
+Command: TypeAlias = _OfRunners | Start | Tick | Adopt | _OfPeople | _OfChild | _OfLoops | _OfCircuits

@@ -24,6 +24,7 @@ from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Watchers
 from services.coordinator.core.commands import Cancel, Command, Pause, Resume, Start
 from services.coordinator.core.values import Instant, Origin
+from services.coordinator.peers.children import end_command
 from services.coordinator.peers.person_commands import read_command
 from windlass.dispatcher.v1 import sessions_pb2 as pb
 from windlass.types.v1.start_pb2 import StartOrder
@@ -196,6 +197,8 @@ def received_message(message: pb.ExecutionMessage, read_report: ReadReport) -> R
         command = cancel_command(message)
     elif body == "run_report":
         command = read_report(message.run_report)
+    elif body == "child_ended":
+        command = end_command(message.child_ended)
     elif body == "command":
         command = read_command(message)
     return ReceivedMessage(message.message_id, message.execution_id, command)

@@ -10,6 +10,7 @@ from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.items import (
     Admission,
     Delivery,
+    GivenUp,
     LateReason,
     LeaseBegun,
     LeaseFinished,
@@ -68,6 +69,15 @@ class Housekeeping(Protocol):
         ...
 
     async def holders_gone(self) -> Sequence[str]: ...
+
+    async def untold(self, after: str) -> Sequence[GivenUp]:
+        """Some of the dead letters whose parents have yet to learn of them, in the order of their ids, behind this
+        one."""
+        ...
+
+    async def note_told(self, execution_ids: Sequence[str]) -> None:
+        """Their parents know, or they have none."""
+        ...
 
     async def measure(self) -> Sequence[Measure]: ...
 

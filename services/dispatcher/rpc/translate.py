@@ -14,6 +14,7 @@ from services.chassis.lease.frames import Grant
 from services.chassis.telemetry.tracing import may_be_sampled
 from services.dispatcher.core.items import (
     Claim,
+    GivenUp,
     LeaseBegun,
     LeaseFinished,
     LeaseParked,
@@ -22,6 +23,7 @@ from services.dispatcher.core.items import (
     MailboxMessage,
     NewStart,
     QueuedRow,
+    QueuePlace,
     RowToMake,
     WorkspaceLimits,
 )
@@ -178,6 +180,21 @@ def _row_to_make(start: start_pb2.StartOrder, execution_id: str, workspace: str)
     return RowToMake(start.priority or PRIORITY_DEFAULT, start.SerializeToString())
 
 
+def given_up_message(given_up: GivenUp) -> MailboxMessage | None:
+    """The news for the parent; None: the execution has no parent."""
+    order = start_pb2.StartOrder.FromString(given_up.start)
+    if not is_execution_id(order.parent_execution_id):
+        return None
+    message = sessions_pb2.ExecutionMessage(
+        message_id=f"child:{given_up.execution_id}:given_up:{given_up.failure_us}",
+        execution_id=order.parent_execution_id,
+    )
+    ended = message.child_ended
+    ended.child_execution_id = given_up.execution_id
+    ended.given_up.reason, ended.given_up.message = given_up.failure_reason, given_up.failure_message
+    return mailbox_message_of(queue_pb2.DeliverRequest(message=message, workspace=order.workspace))
+
+
 def queued_of(row: QueuedRow) -> queue_pb2.Queued:
     queued = queue_pb2.Queued(
         state=queue_pb2.Queued.State.ValueType(int(row.state)),
@@ -194,3 +211,19 @@ def queued_of(row: QueuedRow) -> queue_pb2.Queued:
     if row.resolve_time is not None:
         queued.resolve_time.FromDatetime(row.resolve_time)
     return queued
+
+
+def place_of(place: QueuePlace | None) -> queue_pb2.GetQueuePlaceResponse:
+    if place is None:
+        return queue_pb2.GetQueuePlaceResponse()
+    response = queue_pb2.GetQueuePlaceResponse(
+        state=queue_pb2.Queued.State.ValueType(int(place.state)),
+        ahead=place.ahead,
+        slots_taken=place.slots_taken,
+        slots_max=place.slots_max,
+        holders=place.holders,
+    )
+    response.enqueue_time.FromDatetime(place.enqueue_time)
+    if place.wake_time is not None:
+        response.wake_time.FromDatetime(place.wake_time)
+    return response

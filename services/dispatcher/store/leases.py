@@ -94,6 +94,7 @@ _FAIL_ONE: Final = Composed(
         failure_reason=func.nullif(bindparam("reason", type_=Text), ""),
         failure_message=func.nullif(bindparam("message", type_=Text), ""),
         failure_time=case((bindparam("is_dead", type_=Boolean), func.clock_timestamp())),
+        parent_told=False,
     )
 )
 

@@ -9,6 +9,7 @@ and the promises here:
 - L: given time and willing runners, every execution ends.
 """
 
+import json
 from collections import defaultdict
 from typing import Any
 
@@ -20,6 +21,7 @@ from services.coordinator.core.commands import (
     Assign,
     AssignedRun,
     Discard,
+    FinishLoop,
     MarkFixed,
     Release,
     ReportFailure,
@@ -28,21 +30,31 @@ from services.coordinator.core.commands import (
     ReportStopped,
     ReportSuccess,
     Requeue,
+    StartLoop,
 )
 from services.coordinator.core.events import (
     BackoffEnded,
+    CompensationStarted,
+    ExecutionFinished,
     RunFailed,
     RunLeased,
+    RunLost,
     RunSucceeded,
+    StopOrdered,
     WaitEnded,
     WaitKind,
     WaitStarted,
 )
-from services.coordinator.core.values import Error, ErrorClass, ReleaseReason
+from services.coordinator.core.items import LoopConfig
+from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason
 from tests.support.story import Story
 
 WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
-MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered"]
+MODULES = ["noop@1"] * 3 + ["join@1", "sleep@1", "rendered", "for_each@1", "for_each@1", "repeat@1", "state.set@1"]
+# What every work reports: an output for anybody, and also the config of a control node that was to be rendered.
+OUTPUT = b'{"duration":"3s","items":[1,2,3],"maxParallel":2,"maxIterations":3,"delay":"2s"}'
+KEPT = OutputRef("k", "0" * 64, 300_000)
+LIST = LoopConfig({"maxParallel": 2}, [b"1", b"2", b"3"])
 INSTANCES = ["i1", "i2", "i3"]
 
 
@@ -71,10 +83,28 @@ def _node(draw, number):
     node: dict[str, Any] = {"id": f"n{number}", "module": module, "retry": {"attempts": draw(st.integers(1, 3))}}
     if module in ("sleep@1", "rendered"):
         node |= {"module": "sleep@1", "config": {"duration": "5s" if module == "sleep@1" else "{{ 5 }}s"}}
+    elif module == "state.set@1":
+        node["inputs"] = {"key": draw(st.integers(0, 1)), f"n{number}": "{{ 7 }}" if draw(st.booleans()) else 7}
+    elif module == "for_each@1":
+        node["config"] = {
+            "items": draw(st.one_of(st.lists(st.integers(0, 9), max_size=5), st.just("{{ input.ids }}"))),
+            "maxParallel": draw(st.integers(1, 3)),
+            "onItemFailure": draw(st.sampled_from(["FAIL", "CONTINUE"])),
+            "body": {"module": "noop@1"},
+        }
+    elif module == "repeat@1":
+        node["config"] = {
+            "until": "output.done",
+            "maxIterations": draw(st.integers(1, 4)),
+            "delay": draw(st.sampled_from(["0s", "5s", "{{ input.wait }}"])),
+            "body": {"module": "noop@1"},
+        }
     elif module == "noop@1":
         node |= {"idempotent": draw(st.booleans()), "join": draw(st.sampled_from(["ALL", "ALL", "ANY"]))}
         if draw(st.booleans()):
             node["timeout"] = "20s"
+    if draw(st.integers(0, 2)) == 0:
+        node["compensate"] = {"module": "noop@1", "inputs": {"why": "{{ error.type }}"}}
     return node
 
 
@@ -105,6 +135,7 @@ class Fortune(RuleBasedStateMachine):
                 attempts.append(event.attempt)
             case RunSucceeded():
                 self.outcomes[event.key] += 1
+                _assert_in_order(self.story, event)
             case RunFailed() | WaitStarted():
                 self.wakes[event.key] = event.retry_time if isinstance(event, RunFailed) else event.due_time
             case BackoffEnded() | WaitEnded():
@@ -130,10 +161,26 @@ class Fortune(RuleBasedStateMachine):
         assert not (is_paused and decision.events), "S18"
 
     @precondition(lambda self: self.story.execution.live)
-    @rule(data=st.data(), branch=st.sampled_from(["", "left", "right"]))
+    @rule(data=st.data(), branch=st.sampled_from(["", "left", "right", "true", "false"]))
     def succeed(self, data, branch):
         run = self.pick(data, self.story.execution.live.values())
-        self.send(ReportSuccess(run.number, run.epoch, b'{"duration":"30s"}', branch))
+        is_kept = run.work.node.body is not None or run.work.loop is not None
+        is_kept = is_kept and data.draw(st.integers(0, 5)) == 0
+        self.send(ReportSuccess(run.number, run.epoch, KEPT if is_kept else OUTPUT, branch))
+
+    @precondition(lambda self: self.story.execution.unread)
+    @rule(data=st.data(), config=st.sampled_from([LIST, LIST, LoopConfig({}, ()), None]))
+    def read(self, data, config):
+        key = self.pick(data, self.story.execution.unread)
+        self.do(lambda: self.story.when(StartLoop(key, config, "it is none")))
+        assert self.do(lambda: self.story.when(StartLoop(key, config))).events == []
+
+    @precondition(lambda self: self.story.execution.unstored)
+    @rule(data=st.data(), output=st.sampled_from([KEPT, KEPT, None]))
+    def store(self, data, output):
+        key = self.pick(data, self.story.execution.unstored)
+        self.do(lambda: self.story.when(FinishLoop(key, output)))
+        assert self.do(lambda: self.story.when(FinishLoop(key, output))).events == []
 
     @precondition(lambda self: self.story.execution.live)
     @rule(data=st.data(), error=st.sampled_from(ErrorClass), random=st.floats(0, 1, exclude_max=True))
@@ -230,7 +277,11 @@ class Fortune(RuleBasedStateMachine):
             if self.story.execution.ready:
                 self.story.assign()
             for run in list(self.story.execution.live.values()):
-                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, b'{"duration":"1s"}')))
+                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, OUTPUT, "true")))
+            for key in list(self.story.execution.unread):
+                self.do(lambda key=key: self.story.when(StartLoop(key, LIST)))
+            for key in list(self.story.execution.unstored):
+                self.do(lambda key=key: self.story.when(FinishLoop(key, KEPT)))
             for wait in list(self.story.execution.waits.values()):
                 if wait.kind is WaitKind.PERSON:
                     number = wait.work.run.number
@@ -239,6 +290,22 @@ class Fortune(RuleBasedStateMachine):
                 self.story.wake()
         assert self.story.execution.is_final, "it never ends"
         _assert_states_follow(self.story)
+        _assert_undone_in_reverse(self.story)
+
+
+def _assert_in_order(story, event):
+    """The output of a loop over a list has one place for each item, in their order."""
+    execution = story.execution
+    loop = event.key
+    items = [work for key, work in execution.work.items() if key == loop._replace(iteration=key.iteration or -1)]
+    if event.key.iteration or not items or execution.definition.nodes[event.key.node].module != "for_each@1":
+        return
+    assert all(work.state.value in ("SUCCEEDED", "FAILED") for work in items)
+    if isinstance(event.output, bytes):
+        in_order = sorted(items, key=lambda work: work.key.iteration)
+        assert ["error" in place for place in json.loads(event.output)] == [
+            work.state.value == "FAILED" for work in in_order
+        ]
 
 
 def _edges_into(story, node):
@@ -278,7 +345,7 @@ def _assert_join_holds(story, node):
 
 def _assert_states_follow(story):
     """Every node that did not run had a reason not to."""
-    if story.execution.stop is not None:
+    if any(isinstance(event, StopOrdered) for event in story.journal):
         return
     for node in story.definition.graph:
         state = story.states[node.id]
@@ -296,6 +363,29 @@ def _assert_states_follow(story):
         if story.states[node.id] == "FAILED" and not node.is_failure_handled
     ]
     assert story.state == ("FAILED" if unhandled else "SUCCESS")
+
+
+def _assert_undone_in_reverse(story):
+    """Before an end that is not good, all that succeeded and can be undone is undone: each once, the last one first."""
+    done: list[str] = []
+    undoing: list[Any] = []
+    for event in story.journal:
+        match event:
+            case CompensationStarted():
+                assert [key.node for key in event.works] == done[::-1]
+                done, undoing = [], [*event.works]
+            case RunSucceeded() if event.key in undoing or f"{event.key.node}$undo" in story.definition.nodes:
+                if event.key in undoing:
+                    assert undoing.pop(0) == event.key
+                elif not event.key.iteration:
+                    done.append(f"{event.key.node}$undo")
+            case RunFailed() | RunLost() if event.key in undoing and event.reason is not None:
+                assert undoing.pop(0) == event.key
+            case ExecutionFinished():
+                assert not undoing
+                assert not done or event.state == "SUCCESS"
+            case _:
+                pass
 
 
 TestFortune = Fortune.TestCase

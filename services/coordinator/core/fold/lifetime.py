@@ -4,7 +4,7 @@ from services.coordinator.core import events as ev
 from services.coordinator.core.fold.graph import cancel, passed_over, release_targets
 from services.coordinator.core.fold.pausing import end_pause
 from services.coordinator.core.fold.timers import set_timer
-from services.coordinator.core.state import Execution, ReportFinished, Stop, TimerKind
+from services.coordinator.core.state import Execution, ReportFinished, Stop, TellParent, TimerKind
 from services.coordinator.core.values import BrokenInvariant
 
 
@@ -20,6 +20,11 @@ def execution_started(execution: Execution, event: ev.ExecutionStarted) -> None:
         execution.deadline = event.deadline_time
         set_timer(execution, event.deadline_time, TimerKind.DEADLINE)
     release_targets(execution, event.then)
+
+
+def execution_adopted(execution: Execution, event: ev.ExecutionAdopted) -> None:
+    execution.epoch = event.epoch
+    execution.holder = event.holder
 
 
 def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
@@ -41,4 +46,6 @@ def execution_finished(execution: Execution, event: ev.ExecutionFinished) -> Non
     execution.error = event.error
     execution.end_time = event.time
     execution.timers.clear()
+    if execution.origin.parent_execution_id:
+        execution.obligations.append(TellParent(execution.origin.parent_execution_id))
     execution.obligations.append(ReportFinished(event.state))
