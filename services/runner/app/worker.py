@@ -116,6 +116,7 @@ class Worker:
         clock: Clock,
         concurrency: int,
         stalled_seconds_max: float,
+        module_loop: ModuleLoop | None = None,
     ) -> None:
         """`stalled_seconds_max`: the worker gives up when the loop of the modules has been stalled for so long."""
         self._registry = registry
@@ -130,7 +131,7 @@ class Worker:
         self._going: dict[str, Going] = {}
         self._threads = ModuleThreads()
         self._threads.on_return = self._turn_later
-        self._module_loop = ModuleLoop()
+        self._module_loop = module_loop or ModuleLoop()
         self._stalled_seconds_max = stalled_seconds_max
         self._is_stalled = False
         self.gave_up = asyncio.Event()
