@@ -168,7 +168,7 @@ class SessionHolder:
     async def _follow(self, addresses: AsyncIterator[frozenset[str]], group: asyncio.TaskGroup) -> None:
         async for present in addresses:
             self._wanted = present
-            for address in present:
+            for address in sorted(present):
                 keeper = self._keepers.get(address)
                 if keeper is None or keeper.done():
                     self._keepers[address] = group.create_task(self._keep(address))

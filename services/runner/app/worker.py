@@ -174,8 +174,8 @@ class Worker:
         self._queue = deque(entry for entry in self._queue if entry[1].run_id not in gone)
         for job in queued:
             then(job, self._clock.epoch_ns())
-        for run_id in gone & self._going.keys():
-            self._stop_then(self._going[run_id], then)
+        for going in [each for run_id, each in self._going.items() if run_id in gone]:
+            self._stop_then(going, then)
 
     def _stop_then(self, going: Going, then: Callable[[Job, int], None]) -> None:
         going.task.add_done_callback(lambda _task: then(going.job, going.start_ns))
