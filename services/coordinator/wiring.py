@@ -127,7 +127,7 @@ class CoordinatorService:
         self._holder = self._dispatch.holder = SessionHolder(
             attach=Attach(self.name, capacity=self._settings.executions_max, version=VERSION),
             timing=EXECUTION.scaled(self._settings.lease_scale),
-            codec=dispatch_hop.CODEC,
+            codec=dispatch_hop.codec(self._clock),
             open_stream=lambda address: CoordinatorSessionsStub(self._channels.get(address)).Session(),
             owner=self._dispatch,
             forget=self._forget,
@@ -138,7 +138,7 @@ class CoordinatorService:
     def _join_executions(self) -> None:
         """The executions that are owned here, and the parts that bring them what they need."""
         definitions = CatalogDefinitions(self._replicas)
-        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
+        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels, self._clock)
         self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
         self._executions = self._dispatch.executions = OwnedExecutions(
             clock=self._clock,
