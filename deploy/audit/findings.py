@@ -14,7 +14,7 @@ TITLES: Final = {
     "S4": "nothing acknowledged is lost",
     "S5": "a repeated request key gets the first answer",
     "S6": "folding the journal equals the projections",
-    "S7": "terminal is final",
+    "S7": "terminal is final, but for a reopening",
     "S8": "one accepted outcome per piece of work",
     "S9": "attempt numbers are granted once",
     "S10": "a node starts only when its join holds",
@@ -22,6 +22,7 @@ TITLES: Final = {
     "S12": "nothing of one workspace reaches another",
     "S13": "never more executions going than slots",
     "S14": "at most one execution per request key",
+    "S18": "nothing is granted while paused",
     "S19": "no timer is early, none fires twice",
     "S26": "a take-over grants no live run again",
 }

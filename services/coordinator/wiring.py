@@ -36,15 +36,20 @@ from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.begun_reports import report_begun
 from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
+from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.journal_loader import JournalLoader
+from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.key_checks import check_keys
+from services.coordinator.app.loop_store import LoopStore
 from services.coordinator.app.misrouted_reports import ReportForwarder
+from services.coordinator.app.obligations import REST_SECONDS, ObligationKeeper
 from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.partitions import keep_partitions
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
+from services.coordinator.peers.children import ApiChildren
 from services.coordinator.peers.dispatch import SessionDispatch
 from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
@@ -137,8 +142,9 @@ class CoordinatorService:
 
     def _join_executions(self) -> None:
         """The executions that are owned here, and the parts that bring them what they need."""
-        definitions = CatalogDefinitions(self._replicas)
+        definitions = self._definitions = CatalogDefinitions(self._replicas)
         mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels, self._clock)
+        self._relatives = mailbox
         self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
         self._executions = self._dispatch.executions = OwnedExecutions(
             clock=self._clock,
@@ -148,11 +154,13 @@ class CoordinatorService:
             mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
         )
         self._output_checker = OutputChecker(self._executions, self._blobs.sizes)
+        self._loop_store = LoopStore(self._executions, self._blobs)
         self._journal_loader = JournalLoader(
             executions=self._executions,
             journal=self._journal,
             definitions=definitions,
             fold=fold_journal,
+            read_lists=self._loop_store.read_lists,
             granted_again=self._run_timing.granted_again,
             holder=self.name,
         )
@@ -174,14 +182,30 @@ class CoordinatorService:
 
     def _join_commits(self) -> None:
         self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
-        self._reader = ReadServicer(self._reads, self._runners.modules_for, self._run_outputs.read)
+        walks = JournalWalks(self._reads, self._definitions)
+        explainer = Explainer(
+            walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
+        )
+        self._reader = ReadServicer(
+            self._reads, self._runners.modules_for, self._run_outputs.read, walks=walks, explainer=explainer
+        )
         self._hub = self._dispatch.watchers = WatchHub(self._reads, self._reader, owned=self._executions.by_id.keys)
+        self._obligations = ObligationKeeper(
+            executions=self._executions,
+            children=ApiChildren(self._replicas),
+            relatives=self._relatives,
+            dispatch=self._dispatch,
+            clock=self._clock,
+            rest_seconds=REST_SECONDS * self._settings.lease_scale,
+        )
         after_commit = AfterCommit(
             executions=self._executions,
             runners=self._registry,
             run_grant=run_grant,
             dispatch=self._dispatch,
             watchers=self._hub,
+            obligations=self._obligations,
+            ask_store=self._loop_store.ask,
             clock=self._clock,
         )
         self._commit_loop = CommitLoop(
@@ -224,8 +248,10 @@ class CoordinatorService:
             ("commits", self._commit_loop.run),
             ("journal loader", self._journal_loader.run),
             ("stored outputs", self._output_checker.run),
+            ("values of loops", self._loop_store.run),
             ("timers", self._executions.timers.run),
             ("misrouted reports", self._misrouted_reports.run),
+            ("obligations", self._obligations.run),
             ("begun reports", lambda: report_begun(self._executions, self._dispatch, self._clock, scale)),
             ("watch catch-up", self._hub.run_catching_up),
             ("watch poll", lambda: self._hub.run_polling(scale)),

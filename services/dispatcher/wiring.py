@@ -29,6 +29,7 @@ from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.deliveries import Deliveries
 from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
+from services.dispatcher.app.parent_notices import ParentNotices
 from services.dispatcher.app.poll_loop import PollLoop
 from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
 from services.dispatcher.app.returns import Returns
@@ -38,7 +39,7 @@ from services.dispatcher.rpc.allowed_callers import RULES
 from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
 from services.dispatcher.rpc.sessions import CODEC, CoordinatorSessionOwner, CoordinatorSessionsService
-from services.dispatcher.rpc.translate import grant_of
+from services.dispatcher.rpc.translate import given_up_message, grant_of
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
@@ -159,6 +160,9 @@ class DispatcherService:
             clock=self._clock,
             poll_seconds=self._poll_seconds,
         )
+        notices = ParentNotices(
+            housekeeping=self._housekeeping, deliver=self._deliveries.deliver, message_of=given_up_message
+        )
         self._poll_loop = PollLoop(
             housekeeping=self._housekeeping,
             mailbox=self._mailbox,
@@ -166,6 +170,7 @@ class DispatcherService:
             ended=self._returns.ended,
             ask_holder=self._session_owner.ask,
             post=self._session_owner.post,
+            tell_parents=notices.run_once,
             clock=self._clock,
             every_seconds=self._poll_seconds,
         )

@@ -131,7 +131,7 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
     async def GetQueued(self, request: Any, context: Any) -> Any:
         return queue_pb2.GetQueuedResponse()
 
-    ListQueued = FindRequests = ConfigureWorkspace = GetQueued
+    ListQueued = FindRequests = ConfigureWorkspace = GetQueuePlace = GetQueued
 
     def next_epoch(self) -> int:
         self._epoch += 1

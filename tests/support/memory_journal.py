@@ -9,8 +9,11 @@ from typing import Any, Final, NamedTuple
 from services.chassis.lease.frames import Lease
 from services.coordinator.app.ports import Append, Fence, Loaded, RunName, RunStanding, Standing
 from services.coordinator.core.projection import (
+    APPROVAL_CHANGING,
+    APPROVAL_COLUMNS,
     EXECUTION_CHANGING,
     EXECUTION_COLUMNS,
+    EXECUTION_REOPENED,
     RUN_CHANGING,
     RUN_COLUMNS,
     RUN_LEASE,
@@ -42,6 +45,7 @@ class JournalTables:
     journal: dict[str, list[JournalRow]] = field(default_factory=dict)
     executions: dict[str, dict[str, Any]] = field(default_factory=dict)
     runs: dict[RunName, dict[str, Any]] = field(default_factory=dict)
+    approvals: dict[RunName, dict[str, Any]] = field(default_factory=dict)
 
 
 class MemoryJournal:
@@ -77,7 +81,8 @@ class MemoryJournal:
         else:
             if row is None or (row["epoch"], row["last_seq"]) != (append.epoch, append.from_seq):
                 return False
-            row |= _named((*EXECUTION_CHANGING, "summary"), append.execution)
+            changing = EXECUTION_REOPENED if append.is_reopened else EXECUTION_CHANGING
+            row |= _named((*changing, "summary"), append.execution)
         tables.journal.setdefault(id_, []).append(JournalRow(append.last_seq, append.epoch, append.entry))
         for columns, runs in (((*RUN_LEASE, "effect_key"), append.leased), ((*RUN_COLUMNS, "effect_key"), append.made)):
             for values in runs:
@@ -87,6 +92,10 @@ class MemoryJournal:
             for values in runs:
                 new = _named(changed, values)
                 tables.runs[id_, new["number"]] |= new
+        for values in append.approvals:
+            approval = _named(APPROVAL_COLUMNS, values)
+            known = tables.approvals.setdefault((id_, approval["number"]), approval)
+            known |= {name: approval[name] for name in APPROVAL_CHANGING}
         return True
 
     async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:

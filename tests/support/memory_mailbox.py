@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from services.dispatcher.core import mailbox_limits as limits
-from services.dispatcher.core.items import Delivery, MailboxMessage, Measure, Requeued, State
-from tests.support.memory_queue import MailboxRow, QueueRow, QueueTables, Statement, at_once
+from services.dispatcher.core.items import Delivery, GivenUp, MailboxMessage, Measure, Requeued, State
+from tests.support.memory_queue import MailboxRow, QueueRow, QueueTables, Statement, at_once, micros
 
 
 class MemoryMailbox:
@@ -22,15 +22,18 @@ class MemoryMailbox:
 
     def _deliver(self, messages: Sequence[MailboxMessage]) -> list[Delivery | None]:
         tables, now = self._tables, self._tables.clock.now()
+        for message in messages:
+            self._make_row(message, now)
         found = {n: row for n, message in enumerate(messages) if (row := self._row_of(message)) is not None}
         refused = self._refused([(n, messages[n]) for n in found])
         ending: dict[str, bool] = {}
-        for n in found:
+        for n, row in found.items():
             message = messages[n]
             if n not in refused:
                 ending[message.execution_id] = ending.get(message.execution_id, False) or message.is_ending
                 mail = MailboxRow(message.message_id, message.execution_id, now, message.body)
                 tables.mailbox.setdefault(message.message_id, mail)
+                row.reopens |= message.row is not None and row.is_held
         holders = {n: row.holder for n, row in found.items()}
         woken = {id_ for id_, is_ending in ending.items() if self._wake(tables.queue[id_], is_ending=is_ending)}
         deliveries: list[Delivery | None] = [None] * len(messages)
@@ -38,6 +41,16 @@ class MemoryMailbox:
             was_woken = row.execution_id in woken
             deliveries[n] = Delivery(row.workspace, holders[n], was_woken, was_woken and row.ends_only, n in refused)
         return deliveries
+
+    def _make_row(self, message: MailboxMessage, now: datetime) -> None:
+        """The row of an execution that the message may reopen."""
+        id_, new = message.execution_id, message.row
+        if new is None or id_ in self._tables.queue:
+            return
+        epoch = next(self._tables.epochs)
+        row = QueueRow(id_, message.workspace, State.PENDING, new.priority, epoch, None, now, None, None, "", new.start)
+        row.urgent = row.begun = True
+        self._tables.queue[id_] = row
 
     def _row_of(self, message: MailboxMessage) -> QueueRow | None:
         row = self._tables.queue.get(message.execution_id)
@@ -188,6 +201,26 @@ class MemoryHousekeeping:
             return [holder for holder in holders if not self._tables.is_live(holder)]
 
         return await self._run(work)
+
+    async def untold(self, after: str) -> list[GivenUp]:
+        def work() -> list[GivenUp]:
+            dead = [row for row in self._rows() if row.state is State.FAILED and not row.parent_told]
+            found = sorted((row for row in dead if row.execution_id > after), key=lambda row: row.execution_id)
+            return [
+                GivenUp(row.execution_id, row.start, row.failure_reason, row.failure_message, micros(row.failure_time))
+                for row in found[:200]
+            ]
+
+        return await self._run(work)
+
+    async def note_told(self, execution_ids: Sequence[str]) -> None:
+        def work() -> None:
+            for execution_id in execution_ids:
+                row = self._tables.queue.get(execution_id)
+                if row is not None and row.state is State.FAILED:
+                    row.parent_told = True
+
+        await self._run(work)
 
     async def measure(self) -> list[Measure]:
         def work() -> list[Measure]:

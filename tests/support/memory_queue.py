@@ -77,6 +77,8 @@ class QueueRow:
     urgent: bool = False
     ends_only: bool = False
     begun: bool = False
+    parent_told: bool = False
+    reopens: bool = False
     wake_time: datetime | None = None
     failure_time: datetime | None = None
     failure_reason: str = ""
@@ -186,7 +188,7 @@ class _Transaction:
     def finish(self) -> None:
         for report in self.batch.finished:
             row = self.tables.held(*report)
-            if row is not None:
+            if row is not None and not row.reopens:
                 del self.tables.queue[row.execution_id]
                 self.tables.forget_mail([mail.message_id for mail in self.tables.mail_of(row.execution_id)])
                 self.result.took_effect[report] = row.workspace
@@ -282,7 +284,7 @@ class _Transaction:
         if start.request_id:
             self.tables.requests[start.workspace, start.request_id] = (start.request_hash, start.execution_id)
         if is_direct:
-            us = _micros(self.now)
+            us = micros(self.now)
             self.result.claims.append(
                 Claim(start.execution_id, start.workspace, epoch, holder_index, start.order, us, us)
             )
@@ -331,8 +333,8 @@ class _Transaction:
                     row.epoch,
                     holder_index,
                     row.start,
-                    _micros(row.enqueue_time),
-                    _micros(self.now),
+                    micros(row.enqueue_time),
+                    micros(self.now),
                     is_resumed,
                     row.begun,
                     is_ends_only,
@@ -349,8 +351,8 @@ def _fitting(bodies: Sequence[bytes]) -> list[bytes]:
     return [body for body, size in zip(bodies, before, strict=False) if size < limits.GRANT_BYTES_MAX]
 
 
-def _micros(time: datetime) -> int:
-    return round(time.timestamp() * 1e6)
+def micros(time: datetime | None) -> int:
+    return 0 if time is None else round(time.timestamp() * 1e6)
 
 
 # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -368,6 +370,16 @@ class MemoryLeases:
             for row in held:
                 self._tables.unhold(row)
                 row.begun |= row.execution_id in begun
+            return [row.requeued for row in held]
+
+        return await self._run(work)
+
+    async def keep_open(self, leases: Sequence[tuple[str, int]]) -> list[Requeued]:
+        def work() -> list[Requeued]:
+            held = [row for lease in leases if (row := self._tables.held(*lease)) is not None and row.reopens]
+            for row in held:
+                self._tables.unhold(row)
+                row.begun, row.reopens = True, False
             return [row.requeued for row in held]
 
         return await self._run(work)
@@ -404,6 +416,7 @@ class MemoryLeases:
             row.wake_time = now + timedelta(seconds=seconds) if seconds > 0 else None
             row.failure_reason, row.failure_message = fate.failure_reason, fate.failure_message
             row.failure_time = now if fate.state is State.FAILED else None
+            row.parent_told = False
             return row.workspace, fate
 
         return await self._run(work)

@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     command(app)(watch)
     command(app, shows=_show)(get)
     command(app, shows=_show)(cancel)
+    command(app, shows=lambda explanation: say(visible(explanation.text)))(explain)
     command(app)(events)
     command(app, shows=lambda answer: show_runs(answer.runs))(runs)
     command(app, "list", shows=render.listing("executions", COLUMNS))(list_)
@@ -82,9 +83,18 @@ def watch(
     raise typer.Exit(0 if last is None or render.cell(last, "state") == "SUCCESS" else 1)
 
 
-def get(api: Api, execution_id: IdArgument) -> Any:
+def get(
+    api: Api,
+    execution_id: IdArgument,
+    as_of_seq: Annotated[int, typer.Option(help="As it was after the event with this number.", min=0)] = 0,
+) -> Any:
     """Show an execution and its result."""
-    return api.call(messages.GetExecutionRequest(execution_id=execution_id)).execution
+    return api.call(messages.GetExecutionRequest(execution_id=execution_id, as_of_seq=as_of_seq)).execution
+
+
+def explain(api: Api, execution_id: IdArgument) -> Any:
+    """Say what an execution waits for, and where its time went."""
+    return api.call(messages.ExplainExecutionRequest(execution_id=execution_id)).explanation
 
 
 def list_(
@@ -188,7 +198,7 @@ def _show(execution: Any) -> None:
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
         "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
     }
-    for name in ("succeeded", "failed", "skipped", "blocked"):
+    for name in ("running", "succeeded", "failed", "skipped", "blocked", "cancelled"):
         facts[name] = ", ".join(getattr(execution.summary, name))
     facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id

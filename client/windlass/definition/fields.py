@@ -18,7 +18,7 @@ from windlass.definition.limits import (
 Schema = dict[str, Any]
 
 
-def object_of(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+def object_of(required: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
@@ -31,7 +31,12 @@ def _from_one(kind: str, words: str, most: int) -> Schema:
     return {"type": kind, "minimum": 1, "maximum": most, "description": f"must be {words} from 1 to {most}"}
 
 
+def whole_from_one(most: int) -> Schema:
+    return _from_one("integer", "a whole number", most)
+
+
 FREE: Final[Schema] = {"type": "object"}
+WORKFLOW_NAME: Final[Schema] = _form("a name", NAME_FORM, "MALFORMED_NAME")
 DURATION: Final[Schema] = {"duration": True, "x-reason": "BAD_DURATION"}
 BRANCH: Final[Schema] = {
     "type": "string",
@@ -68,7 +73,7 @@ _LABELS: Final[Schema] = {
     **_LABEL,
 }
 _RETRY: Final[Schema] = object_of(
-    attempts=_from_one("integer", "a whole number", ATTEMPTS_MAX),
+    attempts=whole_from_one(ATTEMPTS_MAX),
     initialDelay=DURATION,
     factor=_from_one("number", "a number", FACTOR_MAX),
     maxDelay=DURATION,
@@ -77,7 +82,7 @@ _RETRY: Final[Schema] = object_of(
 
 WORKFLOW: Final[Schema] = object_of(
     ("name",),
-    name=_form("a name", NAME_FORM, "MALFORMED_NAME"),
+    name=WORKFLOW_NAME,
     description=_DESCRIPTION,
     inputSchema={},
     initialState=FREE,

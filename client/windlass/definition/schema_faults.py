@@ -11,7 +11,7 @@ from operator import getitem
 from typing import Any, Final
 
 from windlass.definition import fields
-from windlass.definition.config_schemas import CONFIG_SCHEMAS, RAW_MEMBERS
+from windlass.definition.config_schemas import CONFIG_SCHEMAS, LOOP_MODULES, OF_BODY, RAW_MEMBERS
 from windlass.definition.durations import parse_duration, parse_time
 from windlass.definition.faults import Fault, child
 from windlass.definition.templates import is_template
@@ -28,7 +28,9 @@ _REASONS: Final = {
     "enum": "UNKNOWN_VALUE",
     "minimum": "OUT_OF_RANGE",
     "maximum": "OUT_OF_RANGE",
+    "minLength": "REQUIRED",
     "maxLength": "TOO_LONG",
+    "maxItems": "TOO_LONG",
     "additionalProperties": "UNKNOWN_FIELD",
 }
 _TYPES: Final = {
@@ -59,7 +61,9 @@ def config_faults(module: str, config: Mapping[str, Any], path: str) -> Iterator
 def _is_rendered(module: str, config: Any, steps: list[Any]) -> bool:
     """True where a template stands that is rendered: only the runner knows what it becomes."""
     value = reduce(getitem, steps, config)
-    return isinstance(value, str) and is_template(value) and steps[0] != RAW_MEMBERS.get(module)
+    if not (isinstance(value, str) and is_template(value)):
+        return False
+    return steps[0] not in OF_BODY if module in LOOP_MODULES else steps[0] != RAW_MEMBERS.get(module)
 
 
 def _misfits(validator: Any, value: Any) -> Iterator[Any]:

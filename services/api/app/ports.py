@@ -18,6 +18,7 @@ from services.chassis.identity.callers import Identity
 # A peer answers with at most this number of rows.
 PAGE_SIZE_MAX: Final = 1_000
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+RUN_GOING: Final = frozenset({"PENDING", "LEASED", "RUNNING"})
 
 
 class KeyRecord(NamedTuple):
@@ -143,6 +144,51 @@ class EventView(NamedTuple):
     is_last: bool
     # The coordinator's EventRecord; or the ExecutionView, if this is the end of one that was given up.
     record: Any
+    # Set when it is the answer to a command: the id of the command; and the reason and the message, if the command was
+    # refused.
+    message_id: str = ""
+    refusal_reason: str = ""
+    refusal_message: str = ""
+
+
+class ApprovalView(NamedTuple):
+    """An approval, as far as use cases read it. `rpc/translate.py` shows all of it."""
+
+    # That of its run.
+    id: str
+    workspace: str
+    # The name of the public state.
+    state: str
+    # A JSON Schema.
+    form: bytes
+    # The callers that have decided, each with its choice.
+    decisions: Sequence[tuple[str, str]]
+    # The coordinator's ApprovalRecord.
+    record: Any
+
+
+class RunView(NamedTuple):
+    """A run, as far as use cases read it."""
+
+    id: str
+    workspace: str
+    state: str
+    # JSON; empty without an inline output.
+    output: bytes
+    error_type: str
+    error_message: str
+
+    @property
+    def execution_id(self) -> str:
+        return self.id.partition(".")[0]
+
+    @property
+    def number(self) -> int:
+        return int(self.id.partition(".")[2])
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in RUN_GOING
 
 
 class EarlierStart(NamedTuple):
@@ -237,6 +283,10 @@ class Workflows(Protocol):
 
     async def version(self, version_id: str) -> VersionRecord | None: ...
 
+    async def startable_names(self, workspace: str, workflows: Collection[str]) -> Collection[str]:
+        """Those of the workflows that are there and not archived."""
+        ...
+
 
 class Enqueuer(Protocol):
     def enqueue(self, item: Any, seconds: float) -> Awaitable[str | Refusal | DependencyUnavailable]:
@@ -262,6 +312,45 @@ class ExecutionQueue(Protocol):
         ...
 
 
+class CommandMailbox(Protocol):
+    """Any dispatcher."""
+
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]: ...
+
+    async def command(self, workspace: str, execution_id: str, message_id: str, command: Any, start: Any) -> bool:
+        """Put an ExecutionCommand into the execution's mailbox; one with the same message id is a repeat. False: there
+        is no such execution, or it has ended. With the StartOrder `start`, it may have ended."""
+        ...
+
+
+class CommandAnswers(Protocol):
+    """Any coordinator."""
+
+    async def answer(self, execution_id: str, message_id: str) -> EventView | None:
+        """The event that answers this command, if there is one by now."""
+        ...
+
+    async def start_order(self, execution_id: str) -> Any:
+        """The StartOrder of the execution. None: it has not begun."""
+        ...
+
+
+class ApprovalReads(Protocol):
+    """Any coordinator."""
+
+    async def approval(self, approval_id: str) -> ApprovalView | None: ...
+
+
+class RunViews(Protocol):
+    """Any coordinator."""
+
+    async def run_view(self, run_id: str) -> RunView | None: ...
+
+
+class EffectSecrets(Protocol):
+    async def effect_secret(self, workspace: str) -> bytes | None: ...
+
+
 class AnnouncedModules(NamedTuple):
     """The modules that connected runners do. Empty: there is none, or nobody could be asked."""
 
@@ -283,6 +372,26 @@ class ExecutionReads(Protocol):
 
     async def modules(self, workspace: str) -> AnnouncedModules:
         """Return the modules that runners have announced for this workspace."""
+        ...
+
+
+class QueuePlaces(Protocol):
+    """Any dispatcher."""
+
+    async def place(self, workspace: str, execution_id: str) -> Any:
+        """The GetQueuePlaceResponse of an execution of this workspace."""
+        ...
+
+
+class PastReads(Protocol):
+    """Any coordinator."""
+
+    async def past(self, execution_id: str, as_of_seq: int) -> ExecutionView | None:
+        """The execution as it was after this event. None: no coordinator has it."""
+        ...
+
+    async def explanation(self, execution_id: str) -> Any:
+        """The Explanation without its text and shares. None: no coordinator has the execution."""
         ...
 
 

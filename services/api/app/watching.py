@@ -11,7 +11,7 @@ loop asks for these ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 from services.api.app.executions import Executions
@@ -35,17 +35,21 @@ class EventWatcher:
         self._reads = reads
         self._watches = watches
 
-    async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncIterator[EventView]:
+    async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncGenerator[EventView, None]:
         """Every event after `after_seq`; ends after the one that made the execution final."""
         await self._executions.find(workspace, execution_id)
         watch = self._watches.open(execution_id, after_seq=after_seq, events=True)
         try:
             async for event in self._events(workspace, execution_id, after_seq, watch):
                 yield event
-                if event.is_last:
+                if event.is_last and await self._is_over(workspace, execution_id, event.seq):
                     return
         finally:
             watch.close()
+
+    async def _is_over(self, workspace: str, execution_id: str, last_seq: int) -> bool:
+        """False: it was reopened after this end."""
+        return (await self._executions.find(workspace, execution_id)).last_seq <= last_seq
 
     async def _events(self, workspace: str, execution_id: str, seen: int, watch: Watch) -> AsyncIterator[EventView]:
         while True:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.chassis.grpc.limits import SMALL_BYTES_MAX
-from services.chassis.identity.callers import Rule, members, services, system
+from services.chassis.identity.callers import Rule, anyone, members, services, system
 
 READ_DOCUMENT: Final = members("VIEWER", "WORKFLOW", "ADMIN")
 WRITE_DOCUMENT: Final = members("WORKFLOW", "ADMIN")
@@ -26,6 +26,7 @@ OUTPUT_SECONDS_MAX: Final = 300.0
 _WORKFLOWS: Final = "/windlass.api.v1.WorkflowService"
 _EXECUTIONS: Final = "/windlass.api.v1.ExecutionService"
 _RUNS: Final = "/windlass.api.v1.RunService"
+_APPROVALS: Final = "/windlass.api.v1.ApprovalService"
 _WORKSPACES: Final = "/windlass.api.v1.WorkspaceService"
 _KEYS: Final = "/windlass.api.v1.ApiKeyService"
 _CATALOG: Final = "/windlass.catalog.v1.CatalogService"
@@ -44,10 +45,22 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/ListExecutions": READ,
     f"{_EXECUTIONS}/WatchExecution": READ.within(None),
     f"{_EXECUTIONS}/CancelExecution": WRITE,
+    f"{_EXECUTIONS}/PauseExecution": WRITE,
+    f"{_EXECUTIONS}/ResumeExecution": WRITE,
+    f"{_EXECUTIONS}/SignalExecution": WRITE_DOCUMENT,
+    f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/ListEvents": READ,
+    f"{_EXECUTIONS}/ExplainExecution": READ,
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
+    # The completion token in the request is the whole permission.
+    f"{_RUNS}/CompleteRun": anyone(),
+    f"{_RUNS}/FailRun": anyone(),
+    f"{_RUNS}/HeartbeatRun": anyone(),
+    f"{_APPROVALS}/ListApprovals": READ,
+    f"{_APPROVALS}/GetApproval": READ,
+    f"{_APPROVALS}/DecideApproval": WRITE,
     f"{_WORKSPACES}/CreateWorkspace": SYSTEM,
     f"{_WORKSPACES}/GetWorkspace": SYSTEM,
     f"{_WORKSPACES}/ListWorkspaces": SYSTEM,
@@ -56,6 +69,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_KEYS}/CreateApiKey": OWN_KEYS,
     f"{_KEYS}/ListApiKeys": OWN_KEYS,
     f"{_KEYS}/RevokeApiKey": OWN_KEYS,
+    "/windlass.catalog.v1.ChildService/StartChild": services("coordinator"),
     f"{_CATALOG}/GetVersion": services("coordinator"),
     f"{_CATALOG}/IdentifyKey": services("coordinator"),
 }

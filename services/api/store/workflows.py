@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Boolean, Integer, Text, bindparam, case, cast, delete, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Boolean, Integer, Text, any_, bindparam, case, cast, delete, func, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from services.api.app import refusals
 from services.api.app.ports import Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
@@ -21,6 +21,7 @@ from services.api.store.tables import uuid_of, workflows, workspaces
 from services.api.store.tables import workflow_versions as versions
 from services.chassis.grpc.errors import Refusal
 from services.chassis.identity.callers import Identity
+from services.chassis.postgres.arrays import Texts
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
@@ -115,6 +116,16 @@ _VERSION: Final = Composed(
 )
 
 
+_STARTABLE_NAMES: Final = Composed(
+    select(workflows.c.workflow).where(
+        workflows.c.workspace == bindparam("in_workspace"),
+        workflows.c.workflow == any_(bindparam("names", type_=ARRAY(Text))),
+        workflows.c.version > 0,
+        workflows.c.archive_time.is_(None),
+    )
+)
+
+
 class PostgresWorkflows:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -164,6 +175,10 @@ class PostgresWorkflows:
         identity = uuid_of(version_id)
         row = None if identity is None else await self._database.fetch_one(*_VERSION(version_id=identity))
         return None if row is None else VersionRecord(*row)
+
+    async def startable_names(self, workspace: str, workflows: Collection[str]) -> Collection[str]:
+        rows = await self._database.fetch(*_STARTABLE_NAMES(in_workspace=workspace, names=Texts(list(workflows))))
+        return {row[0] for row in rows}
 
 
 async def _apply(connection: Connection, actor: Identity, workflow: str, new: NewVersion, etag: str) -> int | Refusal:

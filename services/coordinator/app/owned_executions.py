@@ -28,7 +28,7 @@ from services.coordinator.app.owned_execution import (
 from services.coordinator.app.ports import Definitions, Dispatch
 from services.coordinator.app.runner_places import RunnerPlaces
 from services.coordinator.app.timers import Timers
-from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
+from services.coordinator.core.commands import Command, LoseRunner, Release, Reopening, Tick
 from services.coordinator.core.effects import why_to_stop
 from services.coordinator.core.results import names_stored_output, release_reason
 from services.coordinator.core.run_ids import split_run_id
@@ -141,6 +141,9 @@ class OwnedExecutions:
                 # A newer dispatcher sent it. It stays in the mailbox for a coordinator that knows it.
                 log.warning("unknown message", execution_id=owned.execution_id, message_id=message.message_id)
                 continue
+            if isinstance(message.command, Reopening):
+                # An execution that has ended is not adopted: it goes on under this lease if it is reopened.
+                message.command.epoch, message.command.holder = owned.epoch, owned.start.holder
             input_ = Input(message.command, CommandSource(message_id=message.message_id))
             if names_stored_output(message.command):
                 self._check(owned, input_)
@@ -329,6 +332,10 @@ class OwnedExecutions:
 
     def put(self, owned: OwnedExecution, command: Command) -> None:
         self._put_all(owned, (Input(command),))
+
+    def look_again(self, owned: OwnedExecution) -> None:
+        """It may give back its slot now, though nothing has arrived for it."""
+        self._put_all(owned, ())
 
     def _put_all(self, owned: OwnedExecution, inputs: Iterable[Input]) -> None:
         owned.inbox += inputs

@@ -39,6 +39,14 @@ calls `controls.end_wait`: `WaitEnded` says how the wait ended, and the control 
 this way. An execution that only waits can be parked: it gives back its slot and its memory until a message or the time
 wakes it.
 
+Commands of people
+------------------
+A command that a person gives has a message id, and the event that answers it carries this id: the event says what was
+changed, or it is a CommandRefused. The state remembers the newest answers, so a repeated command gets the first one,
+whoever holds the execution by then (`answers.py`). While an execution is paused, no work is granted, no control node
+begins, and the timers of backoffs and waits are kept apart. Everything else goes on: runs finish, and what follows from
+them is kept until the execution is resumed.
+
 Obligations
 -----------
 What an execution owes to others is part of its state until the other side has it, so that a successor finds it in the
@@ -63,8 +71,11 @@ Reading order
     events, commands, decision      what happened, what is asked, what is answered
     state, fold                     what the events add up to
     graph, turn, advance            the rules: edges and joins, emitting events, what follows by itself
-    late_reports, handlers/         which reports count; what each command does, one file per family of commands
+    late_reports, answers           which reports count; how commands of people are answered once
+    handlers/                       what each command does, one file per family of commands
     controls/                       the control nodes
+    state_paths, workflow_state     what templates see as `state`: where it comes from, and how branches are merged
+    inputs                          what templates see of earlier nodes
     effects, projection             what is to be done after the commit, and the rows that show the state
     run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect
 """

@@ -17,7 +17,7 @@ def advance(turn: Turn) -> None:
     while True:
         if execution.passed_over:
             _pass_over(turn, execution.passed_over[0])
-        elif execution.to_begin:
+        elif execution.to_begin and execution.paused_by is None:
             begin(turn, execution.to_begin[0])
         else:
             break

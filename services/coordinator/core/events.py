@@ -17,12 +17,15 @@ from typing import NamedTuple, TypeAlias
 
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
+    ApprovalChoice,
+    ApprovalState,
     Error,
     ExecutionState,
     FailureReason,
     FinalError,
     Instant,
     Origin,
+    OutputRef,
     ReleaseReason,
     Span,
     Value,
@@ -35,6 +38,10 @@ class WaitKind(StrEnum):
 
     TIMER = "TIMER"
     SIGNAL = "SIGNAL"
+    CHILD = "CHILD"
+    APPROVAL = "APPROVAL"
+    # Somebody else finishes the work of a run that was deferred.
+    OUTSIDE = "OUTSIDE"
 
 
 class WaitOutcome(StrEnum):
@@ -172,6 +179,8 @@ class ControlRendered(RunEvent):
     config: bytes
     start_time: Instant
     end_time: Instant
+    # Set instead of `config` if the config is kept outside.
+    stored: OutputRef | None = None
 
 
 @dataclass(slots=True)
@@ -236,7 +245,7 @@ class RunReleased(RunEvent):
 
 @dataclass(slots=True)
 class RunCancelled(RunEvent):
-    """The run ended without an outcome because the execution is ending."""
+    """The run ended without an outcome because the execution, or the loop that it is an item of, is ending."""
 
     start_time: Instant
     end_time: Instant
@@ -265,6 +274,8 @@ class WaitStarted(RunEvent):
     kind: WaitKind
     # When the time ends the wait. 0: no time does.
     due_time: Instant
+    # The signal that is waited for. Empty for the other kinds.
+    name: str = ""
 
 
 @dataclass(slots=True)
@@ -272,6 +283,159 @@ class WaitEnded(RunEvent):
     """The wait is over. What the control made of it follows in the same append."""
 
     outcome: WaitOutcome
+
+
+@dataclass(slots=True)
+class ItemsRequested(RunEvent):
+    """The rendered config of a loop is in the output store. It has to be read before the loop starts or fails."""
+
+
+@dataclass(slots=True)
+class ItemsRead(RunEvent):
+    """The config was read. The start or the outcome of the loop follows in the same append."""
+
+
+@dataclass(slots=True)
+class LoopStarted(RunEvent):
+    """A control node began to loop over items, or to take turns."""
+
+    # How many items there are, or how many turns it takes at most.
+    count: int
+    parallel_max: int
+    # An item that fails does not end the loop.
+    continues_on_failure: bool
+    # Between two turns.
+    delay: Span
+    # The items that begin at once. Further ones begin with the outcomes of these.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class LoopContinued(RunEvent):
+    """The wait between two turns is over."""
+
+    # The turn that begins.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class LoopGathered(RunEvent):
+    """All items are done, and their outputs together are too large to be inline. They have to be put into the output
+    store."""
+
+
+@dataclass(slots=True)
+class LoopEnded(RunEvent):
+    """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
+    that is stopped."""
+
+    # Items that were ready for a runner, awaited their next attempt, or were to begin.
+    cancelled: tuple[WorkKey, ...]
+    # Items that runners have, who are told to stop. Nobody waits for their answers.
+    stopped: tuple[WorkKey, ...]
+
+
+@dataclass(slots=True)
+class ChildRequested(RunEvent):
+    """A node that waits for a child wants this execution to be started. It is owed until ChildStarted, or until the
+    wait has ended. Everything that the start needs is here, so that each repetition asks for the same."""
+
+    # It is decided here and not by whoever starts the child, so that the start can be repeated.
+    child_execution_id: str
+    workflow: str
+    # 0: the newest one when the child is started.
+    version: int
+    # A JSON object.
+    input: bytes
+    # 0: none but that of the child's own workflow.
+    deadline_time: Instant
+    # False: the child goes on when this execution ends before it.
+    is_cancelled_with_parent: bool
+
+
+@dataclass(slots=True)
+class ChildStarted(RunEvent):
+    """The child is queued, which is durable."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class ChildCancelOrdered(RunEvent):
+    """This execution is ending, so its child has to be cancelled. It is owed until this execution is over."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class SignalReceived:
+    """A signal has come. It is kept until a node takes it; the sequence number of this event names it."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True)
+class SignalTaken(RunEvent):
+    """A node takes a signal that has come. The signal is no longer kept."""
+
+    # The sequence number of its SignalReceived.
+    number: int
+
+
+@dataclass(slots=True)
+class ApprovalRequested(RunEvent):
+    """People are asked to decide. The id of the approval is that of the run, and the time ends it with the wait that
+    has begun before."""
+
+    title: str
+    # The JSON Schema of the form that is filled in at a decision.
+    form: bytes
+    # Titles of keys, and roles like "role:ADMIN". Empty: everybody who may decide at all.
+    assignees: tuple[str, ...]
+    # The number of keys that have to approve.
+    required: int
+
+
+@dataclass(slots=True)
+class ApprovalDecided(RunEvent):
+    """Somebody has decided. The first rejection, or the last approval that was required, ends the approval."""
+
+    message_id: str
+    # The title of the key, for people; and its id, because no key decides twice.
+    caller: str
+    key_id: str
+    decision: ApprovalChoice
+    # JSON that fits the form.
+    form: bytes
+    comment: str
+    # How the approval ended by this decision. None: further decisions are needed.
+    outcome: ApprovalState | None
+
+
+@dataclass(slots=True)
+class RunDeferred(RunEvent):
+    """The runner has handed the work to somebody else, who has the completion token of the run. No runner has the run
+    any more. It waits until it is answered or its time is over."""
+
+    start_time: Instant
+    # When the timeout of the node ends the run. 0: no time does.
+    due_time: Instant
+    inputs_hash: bytes
+    config_hash: bytes
+    cost_tokens: int
+
+
+@dataclass(slots=True)
+class OutsideAnswered(RunEvent):
+    """Whoever has the completion token of the run has said how the work ended. Its RunSucceeded or RunFailed
+    follows."""
+
+    message_id: str
 
 
 @dataclass(slots=True)
@@ -311,6 +475,69 @@ class StopOrdered:
 
 
 @dataclass(slots=True)
+class ExecutionPaused:
+    """No work begins, and no timer of a backoff or a wait fires, until the execution is resumed or told to end. Runs
+    that are under way go on."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    reason: str
+
+
+@dataclass(slots=True)
+class ExecutionResumed:
+    time: Instant
+    message_id: str
+    caller: str
+
+
+class ReopenedWork(NamedTuple):
+    """Work that is done again, or for the first time, after a reopening."""
+
+    key: WorkKey
+    # The edges into it, as they stand after the reopening: those that have yet to resolve, and those that resolved as
+    # TAKEN and as BLOCKED.
+    unresolved: int
+    taken: int
+    blocked: int
+    # A JSON object that is laid over its inputs. Empty: none.
+    overrides: bytes
+
+
+@dataclass(slots=True)
+class ExecutionReopened:
+    """A person has some work done again: the execution goes on, also if it had ended. What is not named here keeps its
+    outcome."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    # The lease under which it goes on. If the execution had ended, this is a new one.
+    epoch: int
+    holder: str
+    work: tuple[ReopenedWork, ...]
+    # The first failure that remains and that nobody handles.
+    first_failure: FinalError | None
+    # 0: none. A new span if the execution had ended.
+    deadline_time: Instant
+    # What becomes of the work whose edges have all resolved, or that is reached by no edge.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class CommandRefused:
+    """A command of a person did not fit the state, and nothing was changed."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    # A RefusalReason.
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
 class ExecutionFinished:
     """Nothing is going any more. The execution is final."""
 
@@ -323,7 +550,13 @@ class ExecutionFinished:
 
 
 _OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
+_OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | ExecutionReopened | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork
+_OfLoop: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopEnded
+_OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
+_OfMessages: TypeAlias = (
+    SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
+)
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop | _OfChild | _OfMessages

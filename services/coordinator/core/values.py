@@ -90,6 +90,23 @@ class ReleaseReason(StrEnum):
     REFUSED = "REFUSED"
 
 
+class ApprovalChoice(StrEnum):
+    """What one person decides."""
+
+    APPROVE = "APPROVE"
+    REJECT = "REJECT"
+
+
+class ApprovalState(StrEnum):
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    # Nobody decided in time. The node says what follows.
+    EXPIRED = "EXPIRED"
+    # The execution ended first.
+    CANCELLED = "CANCELLED"
+
+
 @dataclass(slots=True, frozen=True)
 class Error:
     """The error of a run. `type` is UPPER_SNAKE or the name of an exception."""
@@ -151,9 +168,11 @@ class Origin:
     traceparent: str = ""
     # The weight of the workspace when places of runners are shared out. 0: as 1.
     runner_weight: int = 0
+    # How many executions are above it: its parent, the parent of that one, and so on.
+    depth: int = 0
 
 
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+_NUMBERS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
 def fingerprint(module: str, error: Error) -> str:

@@ -1,4 +1,5 @@
-"""Puts a report into the mailbox of an execution that another coordinator holds. Any dispatcher takes it."""
+"""Puts messages into the mailboxes of executions: reports of runs whose execution another coordinator holds, the end of
+a child for its parent, and cancels of children. Any dispatcher takes them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from services.chassis.process.clock import Clock
 from services.coordinator.app.owned_execution import ReceivedReport
 from services.coordinator.app.ports import MailboxFull
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
+from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
+from services.coordinator.peers.children import end_message
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
@@ -26,6 +29,8 @@ _HASH_BYTES: Final = 32
 
 
 class DispatcherMailbox:
+    """Implements `Relatives` too."""
+
     def __init__(self, book: AddressBook, channels: ChannelPool, clock: Clock) -> None:
         self._book = book
         self._channels = channels
@@ -33,7 +38,25 @@ class DispatcherMailbox:
 
     async def deliver(self, report: ReceivedReport, workspace: str) -> bool:
         """The report is durable if it returns True. False: no dispatcher knows its execution. Raises MailboxFull."""
-        message = _message(report, self._clock.epoch_ns() // 1_000)
+        return await self._deliver(_message(report, self._now()), workspace)
+
+    async def tell_parent(self, execution: Execution) -> None:
+        message = end_message(execution)
+        put_micros(message.create_time, self._now())
+        await self._deliver(message, execution.origin.workspace)
+
+    async def cancel_child(self, execution: Execution, child_execution_id: str) -> None:
+        # The id of all cancels of an execution, so that one of a person and one of the parent are the same.
+        message = ExecutionMessage(message_id=f"cancel:{child_execution_id}", execution_id=child_execution_id)
+        put_micros(message.create_time, self._now())
+        message.cancel.reason = f"its parent {execution.execution_id} ended before it"
+        message.cancel.caller = execution.origin.caller
+        await self._deliver(message, execution.origin.workspace)
+
+    def _now(self) -> Instant:
+        return self._clock.epoch_ns() // 1_000
+
+    async def _deliver(self, message: ExecutionMessage, workspace: str) -> bool:
         request = DeliverRequest(message=message, workspace=workspace)
         failure: Exception | None = None
         for address in sorted(await self._book.read()):

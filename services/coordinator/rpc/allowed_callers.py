@@ -27,5 +27,11 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/GetRun": services("api"),
     f"{_READS}/ReadRunOutput": services("api").within(_TRANSFER_SECONDS),
     f"{_READS}/ListEvents": services("api"),
+    f"{_READS}/FindAnswer": services("api"),
+    f"{_READS}/GetPastExecution": services("api"),
+    f"{_READS}/ExplainExecution": services("api"),
+    f"{_READS}/ListApprovals": services("api"),
+    f"{_READS}/GetApproval": services("api"),
+    f"{_READS}/GetStartOrder": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

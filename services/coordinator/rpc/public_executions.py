@@ -18,7 +18,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
-from services.coordinator.core.events import Consequences, Event, ExecutionFinished
+from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished, ReopenedWork
+from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
+from services.coordinator.core.state import Execution, summary
 from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -42,6 +44,13 @@ def execution_record(row: Row) -> pb.ExecutionRecord:
     return record
 
 
+def past_record(execution: Execution) -> pb.ExecutionRecord:
+    """The execution as it was when this was its state."""
+    row: dict[str, Any] = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+    row["summary"] = summary(execution)._asdict()
+    return execution_record(row)
+
+
 def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
     record.workspace, record.input, record.output = row["workspace"], row["input"], row["output"] or b""
     execution = record.execution
@@ -61,6 +70,10 @@ def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
     execution.last_seq = row["last_seq"]
     _put_metrics(execution.metrics, row)
     if summary := row["summary"]:
+        if pause := summary.get("pause"):
+            execution.pause.caller, execution.pause.reason = pause["caller"], pause["reason"]
+            put_time(execution.pause.time, pause["time"])
+            return
         for name, nodes in summary.items():
             getattr(execution.summary, name).extend(nodes)
 
@@ -102,6 +115,24 @@ def run_record(row: Row) -> pb.RunRecord:
     return record
 
 
+def approval_record(row: Row) -> pb.ApprovalRecord:
+    record = pb.ApprovalRecord(workspace=row["workspace"], form=row["form"])
+    approval = record.approval
+    approval.execution_id, approval.id = row["execution_id"], f"{row['execution_id']}.{row['number']}"
+    approval.workflow, approval.node, approval.title = row["workflow"], row["node"], row["title"]
+    approval.assignees.extend(row["assignees"])
+    approval.required = row["required"]
+    approval.state = api.Approval.State.Value(row["state"])
+    for name in ("create_time", "expire_time"):
+        put_time(getattr(approval, name), row[name])
+    for made in row["decisions"]:
+        choice = api.Approval.Choice.Value(made["decision"])
+        shown = approval.decisions.add(caller=made["caller"], decision=choice, comment=made["comment"])
+        put_time(shown.time, made["time"])
+        record.decision_forms.append(orjson.dumps(made["form"]))
+    return record
+
+
 def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.EventRecord:
     record = pb.EventRecord(details=details(event))
     shown = record.event
@@ -111,6 +142,9 @@ def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.Ev
         shown.node = key.node
     if number := getattr(event, "run", 0):
         shown.run_id = f"{execution_id}.{number}"
+    record.message_id = getattr(event, "message_id", "")
+    if isinstance(event, CommandRefused):
+        record.refusal_reason, record.refusal_message = event.reason, event.message
     final = event.state.value if isinstance(event, ExecutionFinished) else "RUNNING"
     shown.state = _EXECUTION_STATES[final]
     return record
@@ -151,12 +185,18 @@ def _plain(name: str, value: Any) -> Any:
             return value._asdict()
         case Consequences():
             return _shown_consequences(value)
+        case tuple() if name == "work":
+            return [_reopened(work) for work in value]
         case tuple() if name == "labels":
             return dict(value)
         case _ if is_dataclass(value):
             return _object(value)
         case _:
             return value
+
+
+def _reopened(work: ReopenedWork) -> dict[str, Any]:
+    return work.key._asdict() | {"overrides": orjson.Fragment(work.overrides or b"null")}
 
 
 def _shown_consequences(then: Consequences) -> dict[str, list[str]]:

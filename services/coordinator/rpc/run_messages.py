@@ -14,6 +14,7 @@ from services.coordinator.app.owned_execution import ReceivedProgress, ReceivedR
 from services.coordinator.core.commands import (
     Command,
     Release,
+    ReportDeferred,
     ReportFailure,
     ReportProgress,
     ReportStarted,
@@ -25,6 +26,7 @@ from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX,
 from services.coordinator.core.run_ids import run_id, split_run_id
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
+from services.coordinator.core.workflow_state import seen_state
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 _CLASSES: Final[Mapping[int, ErrorClass]] = {
@@ -50,7 +52,9 @@ def run_of_key(key: str) -> int:
     return int(number) if number != key and number.isascii() and number.isdigit() and len(number) < 10 else 0
 
 
-def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int, now: Instant) -> Grant:
+def run_grant(
+    execution: Execution, effect: GrantRun, key: str, completion_token: str, places_max: int, now: Instant
+) -> Grant:
     run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
     message.execution_id = execution.execution_id
@@ -58,16 +62,24 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int,
     message.node, message.module = node.id, node.runner_module
     message.iteration, message.generation, message.attempt = work.key.iteration, work.key.generation, run.attempt
     message.cursor, message.has_templates = work.cursor, work.is_templated
-    message.render_only, message.render_all = node.is_control, run.is_rendering
+    message.render_only = node.is_control and not node.has_control_inputs
+    message.render_all = run.is_rendering
     _put_documents(message, work)
     message.effect_key, message.traceparent = key, run.traceparent
+    if completion_token:
+        message.completion_token = completion_token
     message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
     message.places_max = places_max
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if work.is_templated:
         # Only templates read these.
-        message.state = execution.definition.initial_state
+        message.state = seen_state(execution, node)
+        if effect.item is not None:
+            message.item = effect.item
+        if node.until and not run.is_rendering:
+            message.until = node.until
+        _put_facts(message, execution, effect)
         _put_data(message, execution, effect.outputs)
     if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)
@@ -87,7 +99,30 @@ def _put_documents(message: pb.RunGrant, work: Work) -> None:
         documents = orjson.loads(rendered)
         message.config, message.inputs = orjson.dumps(documents["config"]), orjson.dumps(documents["inputs"])
     else:
-        message.config, message.inputs = work.node.config, work.node.runner_inputs
+        # The config of a control node with inputs is a part of these.
+        message.config = b"{}" if work.node.has_control_inputs else work.node.config
+        message.inputs = work.node.runner_inputs
+        if work.overrides and not work.node.is_control:
+            _put_overrides(message, work)
+
+
+def _put_overrides(message: pb.RunGrant, work: Work) -> None:
+    """What a person has laid over the inputs. Where there are templates, the runner does it after rendering."""
+    if work.is_templated:
+        message.input_overrides = work.overrides
+    else:
+        message.inputs = orjson.dumps(orjson.loads(work.node.inputs) | orjson.loads(work.overrides))
+
+
+def _put_facts(message: pb.RunGrant, execution: Execution, effect: GrantRun) -> None:
+    for node in effect.without_output:
+        shown = message.without_output[node.id]
+        shown.state = node.state
+        if node.error is not None:
+            shown.error_type, shown.error_message = node.error.type, node.error.message
+    if effect.run.work.node.reads_execution:
+        message.workflow_version = execution.origin.version
+        put_micros(message.execution_create_time, execution.origin.create_time)
 
 
 def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:
@@ -156,16 +191,16 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
         # An unknown class counts as transient, which loses the least.
         error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
         error = Error(error_class, failed.type[:ERROR_TYPE_MAX], failed.message[:ERROR_MESSAGE_MAX])
-        return _failure(report, number, error, micros_of(failed.retry_after))
+        return _failure(report, number, error, micros_of(failed.retry_after), _usable(failed.cursor))
     if outcome == "released":
         reason = release_reason(report.released.reason)
-        may_have_begun, cursor = report.released.may_have_begun, report.released.cursor
-        # An unusable cursor must not replace a usable one.
-        cursor = cursor if is_cursor(cursor) else b""
+        may_have_begun, cursor = report.released.may_have_begun, _usable(report.released.cursor)
         return Release(number, epoch, reason, may_have_begun, cursor, instance_id=instance_id)
     if outcome == "stopped":
         start, end = micros_of(report.start_time), micros_of(report.end_time)
         return ReportStopped(number, epoch, start_time=start, end_time=end, instance_id=instance_id)
+    if outcome == "deferred":
+        return ReportDeferred(number, epoch, **_facts(report))
     return None
 
 
@@ -177,10 +212,21 @@ def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure
     return ReportSuccess(number, report.head.epoch, output=output, branch=done.branch, **_facts(report))
 
 
-def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span) -> ReportFailure:
+def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span, cursor: bytes = b"") -> ReportFailure:
     return ReportFailure(
-        number, report.head.epoch, error=error, random=random.random(), retry_after=retry_after, **_facts(report)
+        number,
+        report.head.epoch,
+        error=error,
+        random=random.random(),
+        retry_after=retry_after,
+        cursor=cursor,
+        **_facts(report),
     )
+
+
+def _usable(cursor: bytes) -> bytes:
+    """The cursor, or nothing: an unusable one must not replace a usable one."""
+    return cursor if is_cursor(cursor) else b""
 
 
 def _facts(report: pb.RunReport) -> dict[str, Any]:

@@ -69,4 +69,19 @@ runs: Final = Table(
     postgresql_partition_by="RANGE (execution_id)",
 )
 
+approvals: Final = Table(
+    "approvals",
+    metadata,
+    *key(_ID, "execution_id"),
+    *key(Integer, "number"),
+    *needed(Integer, "required"),
+    *needed(TIME, "create_time"),
+    *optional(TIME, "expire_time"),
+    *needed(Text, "state workspace workflow node title"),
+    *needed(LargeBinary, "form"),
+    *needed(JSONB, "assignees decisions"),
+    postgresql_partition_by="RANGE (execution_id)",
+)
+Index("approvals_workspace", approvals.c.workspace, approvals.c.execution_id, approvals.c.number)
+
 runner_sessions: Final = session_table("runner_sessions", metadata)

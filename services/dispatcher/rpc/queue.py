@@ -10,8 +10,8 @@ from services.chassis.identity.callers import caller
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.deliveries import Deliveries
-from services.dispatcher.core.items import QueuedRow, UsedRequest, WorkspaceLimits
-from services.dispatcher.rpc.translate import is_execution_id, limits_of, mailbox_message_of, queued_of
+from services.dispatcher.core.items import QueuedRow, QueuePlace, UsedRequest, WorkspaceLimits
+from services.dispatcher.rpc.translate import is_execution_id, limits_of, mailbox_message_of, place_of, queued_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 log = logger(__name__)
@@ -26,6 +26,8 @@ class QueueReads(Protocol):
     async def list_of(
         self, workspace: str, *, from_execution_id: str, is_ascending: bool, limit: int
     ) -> list[QueuedRow]: ...
+
+    async def place_of(self, execution_id: str, workspace: str) -> QueuePlace | None: ...
 
     async def requests(self, workspace: str, request_ids: Sequence[str]) -> list[UsedRequest]: ...
 
@@ -59,6 +61,11 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
         )
         return queue_pb2.ListQueuedResponse(items=[queued_of(row) for row in rows])
 
+    async def GetQueuePlace(self, request: Any, context: Any) -> queue_pb2.GetQueuePlaceResponse:
+        if not is_execution_id(request.execution_id):
+            return queue_pb2.GetQueuePlaceResponse()
+        return place_of(await self._reads.place_of(request.execution_id, request.workspace))
+
     async def FindRequests(self, request: Any, context: Any) -> queue_pb2.FindRequestsResponse:
         if not request.workspace:
             raise Refusal("INVALID_REQUEST", "workspace must be set")
@@ -70,7 +77,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
     async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
         if not request.workspace and caller().name != "coordinator":
             raise Refusal("INVALID_REQUEST", "workspace must be set")
-        found = await self._deliveries.deliver(mailbox_message_of(request.message, request.workspace))
+        found = await self._deliveries.deliver(mailbox_message_of(request))
         return queue_pb2.DeliverResponse(found=found)
 
     async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:

@@ -51,8 +51,9 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Holder, Outputs
 from services.runner.app.rendering import Rendering, WaitedTooLong
 from services.runner.app.run_reports import RunReports, emit_run, failure_around, span_of
+from services.runner.app.turns import decided
 from services.runner.core.giving_way import gives_way_after
-from services.runner.core.job import AttemptOutcome, Job, News, StoredOutput
+from services.runner.core.job import AttemptOutcome, Job, News, StoredOutput, Succeeded
 from services.runner.core.untrusted import clamp_fraction, clamp_text
 from services.runner.core.window import SPAN_SECONDS, Window
 from windlass.sdk import Context, Module, Registry, TransientError
@@ -339,7 +340,7 @@ class Worker:
                 self._reports.released(job, "UNKNOWN_MODULE")
             elif module.is_async and self._is_stalled:
                 self._reports.released(job, "LOOP_STALLED")
-            elif module.inline and not _has_kept(job):
+            elif module.inline and not _has_kept(job) and not job.until:
                 begun_inline += self._run_inline(job, module)
             else:
                 self._begin(job, module)
@@ -417,6 +418,8 @@ class Worker:
             attempt, outcome = await self._prepared(job.workspace, module, reading, prepared)
             going.context = attempt.context
             outcome = outcome or await call(attempt, self._threads, self._module_loop)
+            if job.until and isinstance(outcome, Succeeded):
+                outcome = await decided(job, outcome, self._rendering, kept)
         except (WaitedTooLong, LoopStalled) as waited:
             if self._is_ours(going):
                 reason = "LOOP_STALLED" if isinstance(waited, LoopStalled) else "RENDERER_BUSY"

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.process.clock import SystemClock
 from services.coordinator.app.owned_execution import OwnedExecution, ReceivedMessage
@@ -22,7 +23,7 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 from windlass.types.v1.session_pb2 import ReportHead
 
 NODES = {"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}
-VERSION = Version(compile_definition(NODES), EffectKeys(b"s" * 32))
+VERSION = Version(compile_definition(NODES), EffectKeys(b"s" * 32), NamedTokens(b"s" * 32, "completion"))
 ADOPT = Adopt(1, "c", ())
 
 

@@ -3,11 +3,13 @@
 from services.coordinator.core.projection import (
     EXECUTION_CHANGING,
     EXECUTION_COLUMNS,
+    EXECUTION_REOPENED,
     RUN_CHANGING,
     RUN_COLUMNS,
     RUN_LEASE,
     RUN_RESULT,
     execution_change,
+    execution_reopened,
     execution_row,
     is_plain_lease,
     is_plain_result,
@@ -97,3 +99,13 @@ def test_a_plain_result_is_the_change_without_its_defaults():
     story.fail("c", ErrorClass.TRANSIENT)
     assert not is_plain_result(story.run("b"))
     assert not is_plain_result(story.run("c"))
+
+
+def test_row_of_a_reopened_execution_has_its_new_deadline_and_no_end():
+    story = begun(timeout="10s")
+    story.fail("a")
+    story.later(60)
+    story.retry()
+    changed = dict(zip(EXECUTION_REOPENED, execution_reopened(story.execution), strict=True))
+    assert (changed["state"], changed["end_time"], changed["error_type"]) == ("RUNNING", None, None)
+    assert changed["deadline_time"] == story.now + 10_000_000 == shown_execution(story)["deadline_time"]

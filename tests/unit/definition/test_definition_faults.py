@@ -16,7 +16,7 @@ from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.examination import examine, warnings_of
 from windlass.definition.faults import Fault
 from windlass.definition.json_values import sift
-from windlass.definition.limits import FAULTS_MAX
+from windlass.definition.limits import FAULTS_MAX, STATE_KEYS_MAX
 from windlass.definition.modules import CONTROL_MODULES
 from windlass.definition.templates import TemplateParser
 
@@ -75,6 +75,22 @@ def test_good_definition_has_no_faults_and_one_canonical_form() -> None:
     assert json.loads(verdict.canonical) == good()
     shuffled = dict(reversed(list(good().items())))
     assert examine(shuffled).canonical == verdict.canonical
+
+
+@pytest.mark.parametrize(
+    ("inputs", "found"),
+    [
+        ({}, {("nodes[0].inputs", "REQUIRED")}),
+        (["region"], {("nodes[0].inputs", "WRONG_TYPE")}),
+        ({"region": 1, "_a9": "{{ input.x }}"}, set()),
+        ({"a-b": 1, "9": 2}, {("nodes[0].inputs.a-b", "MALFORMED_KEY"), ("nodes[0].inputs.9", "MALFORMED_KEY")}),
+        ({f"k{number}": number for number in range(STATE_KEYS_MAX)}, set()),
+        ({f"k{number}": number for number in range(STATE_KEYS_MAX + 1)}, {("nodes", "TOO_MANY_KEYS")}),
+    ],
+)
+def test_the_keys_that_a_node_sets_are_checked(inputs: Any, found: set[tuple[str, str]]) -> None:
+    document = {"name": "w", "nodes": [{"id": "a", "module": "state.set@1", "inputs": inputs}, "no node"]}
+    assert faults(document) - {("nodes[1]", "WRONG_TYPE")} == found
 
 
 def test_own_module_is_accepted_with_a_warning_while_no_runner_announces_it() -> None:
@@ -178,7 +194,6 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("nodes.0.module", "http.request@2", "nodes[0].module", "UNKNOWN_MODULE"),
     ("nodes.0.module", "Billing.Charge@1", "nodes[0].module", "MALFORMED_MODULE"),
     ("nodes.0.module", "a." + "b" * 130 + "@1", "nodes[0].module", "MALFORMED_MODULE"),
-    ("nodes.0.module", "for_each@1", "nodes[0].module", "UNSUPPORTED_MODULE"),
     ("nodes.0.config", "x", "nodes[0].config", "WRONG_TYPE"),
     ("nodes.0.inputs", [], "nodes[0].inputs", "WRONG_TYPE"),
     ("nodes.0.timeout", "0s", "nodes[0].timeout", "OUT_OF_RANGE"),
@@ -307,6 +322,56 @@ def test_delay_takes_an_hour_at_most(config: Any, reason: str) -> None:
     assert faults({"name": "x", "nodes": [node]}) == found
 
 
+@pytest.mark.parametrize(
+    ("config", "field", "reason"),
+    [
+        ({"signal": "paid"}, "", ""),
+        ({"signal": "paid-{{ input.id }}", "timeout": "2d", "onTimeout": "CONTINUE"}, "", ""),
+        ({"signal": "x" * 128, "timeout": "{{ input.wait }}"}, "", ""),
+        ({}, ".signal", "REQUIRED"),
+        ({"signal": ""}, ".signal", "REQUIRED"),
+        ({"signal": 7}, ".signal", "WRONG_TYPE"),
+        ({"signal": "x" * 129}, ".signal", "TOO_LONG"),
+        ({"signal": "paid", "timeout": "0s"}, ".timeout", "OUT_OF_RANGE"),
+        ({"signal": "paid", "timeout": "soon"}, ".timeout", "BAD_DURATION"),
+        ({"signal": "paid", "onTimeout": "REJECT"}, ".onTimeout", "UNKNOWN_VALUE"),
+        ({"signal": "paid", "name": "x"}, ".name", "UNKNOWN_FIELD"),
+    ],
+)
+def test_a_wait_for_a_signal_names_it(config: Any, field: str, reason: str) -> None:
+    node = {"id": "wait", "module": "wait_signal@1", "config": config}
+    assert faults({"name": "x", "nodes": [node]}) == ({(f"nodes[0].config{field}", reason)} if reason else set())
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "reason"),
+    [
+        ({"form": {"type": "object"}, "assignees": ["ann", "role:ADMIN"], "required": 2}, "", ""),
+        ({"timeout": "7d", "onTimeout": "REJECT", "required": "{{ input.eyes }}"}, "", ""),
+        ({"form": {"enum": ["{{ input.a }}"], "type": "{{ input.kind }}"}}, "", ""),
+        ({"form": "{{ input.form }}"}, "", ""),
+        ({"title": REMOVED}, ".title", "REQUIRED"),
+        ({"title": "x" * 257}, ".title", "TOO_LONG"),
+        ({"form": True}, ".form", "WRONG_TYPE"),
+        ({"form": {"type": "nope"}}, ".form", "BAD_SCHEMA"),
+        ({"form": {"$ref": "https://example.org/form"}}, ".form", "BAD_SCHEMA"),
+        ({"assignees": "ann"}, ".assignees", "WRONG_TYPE"),
+        ({"assignees": [7]}, ".assignees[0]", "WRONG_TYPE"),
+        ({"assignees": ["a"] * 51}, ".assignees", "TOO_LONG"),
+        ({"required": 0}, ".required", "OUT_OF_RANGE"),
+        ({"required": 11}, ".required", "OUT_OF_RANGE"),
+        ({"timeout": 0}, ".timeout", "OUT_OF_RANGE"),
+        ({"onTimeout": "CONTINUE"}, ".onTimeout", "UNKNOWN_VALUE"),
+        ({"who": "ann"}, ".who", "UNKNOWN_FIELD"),
+    ],
+)
+def test_an_approval_says_what_is_asked_of_whom(config: Any, field: str, reason: str) -> None:
+    asked = {name: value for name, value in ({"title": "Pay?"} | config).items() if value is not REMOVED}
+    node = {"id": "ask", "module": "approval@1", "config": asked}
+    assert faults({"name": "x", "nodes": [node]}) == ({(f"nodes[0].config{field}", reason)} if reason else set())
+
+
+ANY_LABEL = ("one", "two", "true", "approved", "rejected")
 SWITCH = {"cases": [{"when": "input.x", "branch": "one"}]}
 
 
@@ -315,22 +380,24 @@ SWITCH = {"cases": [{"when": "input.x", "branch": "one"}]}
     [
         ("switch@1", SWITCH, {"one"}),
         ("switch@1", {**SWITCH, "default": "two"}, {"one", "two"}),
-        ("switch@1", {**SWITCH, "default": "{{ input.b }}"}, {"one", "two", "true"}),
+        ("switch@1", {**SWITCH, "default": "{{ input.b }}"}, {*ANY_LABEL}),
         ("condition@1", {"expression": "input.x"}, {"true"}),
+        ("wait_signal@1", {"signal": "paid"}, set()),
+        ("approval@1", {"title": "Pay?"}, {"approved", "rejected"}),
         ("noop@1", {}, set()),
-        ("switch@1", {"cases": "x"}, {"one", "two", "true"}),
+        ("switch@1", {"cases": "x"}, {*ANY_LABEL}),
         ("join@1", {}, set()),
-        ("billing.charge@1", {}, {"one", "two", "true"}),
+        ("billing.charge@1", {}, {*ANY_LABEL}),
     ],
 )
 def test_an_edge_names_a_branch_that_its_node_can_take(module: str, config: Any, taken: set[str]) -> None:
-    labels = ["success", "failure", "always", "one", "two", "true"]
+    labels = ["success", "failure", "always", *ANY_LABEL]
     nodes = [{"id": "from", "module": module, "config": config}]
     nodes += [{"id": f"n{place}", "module": "noop@1"} for place in range(len(labels))]
     edges = [{"from": "from", "to": f"n{place}", "when": label} for place, label in enumerate(labels)]
     found = examine({"name": "x", "nodes": nodes, "edges": edges}).faults
     refused = {labels[int(fault.path[6])] for fault in found if fault.path.startswith("edges")}
-    assert refused == {"one", "two", "true"} - taken
+    assert refused == {*ANY_LABEL} - taken
     assert {fault.reason for fault in found if fault.node == "from"} <= {"UNKNOWN_BRANCH", "WRONG_TYPE"}
 
 
@@ -461,9 +528,9 @@ def test_templates_are_read_until_there_are_faults_enough(monkeypatch: pytest.Mo
     asked = []
 
     class Counting(TemplateParser):
-        def references(self, template: str, *more: Any) -> Any:
-            asked.append(template)
-            return super().references(template, *more)
+        def references(self, text: Any, *more: Any) -> Any:
+            asked.append(text)
+            return super().references(text, *more)
 
     monkeypatch.setattr(templates, "TemplateParser", Counting)
     document = good()

@@ -11,8 +11,20 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import graph, lifetime, runs, waits
-from services.coordinator.core.state import Execution
+from services.coordinator.core.fold import (
+    approvals,
+    children,
+    graph,
+    lifetime,
+    loops,
+    pausing,
+    reopening,
+    runs,
+    signals,
+    waits,
+)
+from services.coordinator.core.fold.answers import remember
+from services.coordinator.core.state import Answer, CancelChild, Execution
 from services.coordinator.core.values import RunState
 
 
@@ -57,11 +69,38 @@ def apply(execution: Execution, event: ev.Event) -> None:
         case ev.BackoffEnded():
             work = execution.backoffs.pop(event.key)
             work.timer = 0
-            graph.make_ready(execution, work)
+            if work.node.needs_runner:
+                graph.make_ready(execution, work)
+            else:
+                graph.begin(execution, work)
         case ev.WaitStarted():
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
+        case ev.ItemsRequested():
+            loops.items_requested(execution, event)
+        case ev.ItemsRead():
+            loops.items_read(execution, event)
+        case ev.LoopStarted():
+            loops.loop_started(execution, event)
+        case ev.LoopContinued():
+            loops.loop_continued(execution, event)
+        case ev.LoopGathered():
+            loops.loop_gathered(execution, event)
+        case ev.LoopEnded():
+            loops.loop_ended(execution, event)
+        case ev.ChildRequested():
+            children.child_requested(execution, event)
+        case ev.ChildStarted():
+            del execution.unstarted[event.child_execution_id]
+        case ev.ChildCancelOrdered():
+            execution.obligations.append(CancelChild(event.child_execution_id))
+        case ev.SignalReceived() | ev.SignalTaken():
+            signals.apply_signal(execution, event)
+        case ev.ApprovalRequested() | ev.ApprovalDecided():
+            approvals.apply_approval(execution, event)
+        case ev.RunDeferred() | ev.OutsideAnswered():
+            waits.apply_outside(execution, event)
         case ev.WorkSkipped():
             work = graph.passed_over(execution, event.key)
             run = runs.new_run(execution, work, event, RunState.SKIPPED)
@@ -73,5 +112,13 @@ def apply(execution: Execution, event: ev.Event) -> None:
             graph.make_ready(execution, execution.work_of(event.key))
         case ev.StopOrdered():
             lifetime.stop_ordered(execution, event)
+        case ev.ExecutionPaused():
+            pausing.execution_paused(execution, event)
+        case ev.ExecutionResumed():
+            pausing.execution_resumed(execution, event)
+        case ev.ExecutionReopened():
+            reopening.execution_reopened(execution, event)
+        case ev.CommandRefused():
+            remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:
             assert_never(event)

@@ -2,7 +2,11 @@
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick
+    timing      Tick                             pausing    Pause, Resume
+    storing     StartLoop, FinishLoop            children   news of the executions that nodes start
+    signalling  Signal                           deciding   DecideApproval
+    deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
+    reopening   Retry
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -13,7 +17,20 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import leasing, reporting, starting, stopping, timing
+from services.coordinator.core.handlers import (
+    children,
+    deciding,
+    deferring,
+    leasing,
+    pausing,
+    reopening,
+    reporting,
+    signalling,
+    starting,
+    stopping,
+    storing,
+    timing,
+)
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -29,8 +46,22 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.ReportSuccess: reporting.report_success,
     commands.ReportFailure: reporting.report_failure,
     commands.ReportStopped: reporting.report_stopped,
+    commands.ReportDeferred: deferring.report_deferred,
+    commands.Signal: signalling.signal,
+    commands.DecideApproval: deciding.decide,
+    commands.CompleteRun: deferring.complete,
+    commands.FailRun: deferring.fail,
+    commands.HeartbeatRun: deferring.heartbeat,
     commands.Cancel: stopping.cancel,
+    commands.Pause: pausing.pause,
+    commands.Resume: pausing.resume,
+    commands.StartLoop: storing.start_loop,
+    commands.FinishLoop: storing.finish_loop,
+    commands.Retry: reopening.retry,
     commands.Tick: timing.tick,
+    commands.NoteChildStarted: children.note_child_started,
+    commands.RefuseChild: children.refuse_child,
+    commands.EndChild: children.end_child,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"
 

@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from windlass.types.v1 import session_pb2 as windlass_dot_types_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&windlass/coordinator/v1/sessions.proto\x12\x17windlass.coordinator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwindlass/types/v1/session.proto\"G\n\x07HeldRun\x12\'\n\x05lease\x18\x01 \x01(\x0b\x32\x18.windlass.types.v1.Lease\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\"^\n\x13UploadOutputRequest\x12/\n\x03run\x18\x01 \x01(\x0b\x32 .windlass.coordinator.v1.HeldRunH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"J\n\x14UploadOutputResponse\x12\x32\n\x06output\x18\x01 \x01(\x0b\x32\".windlass.coordinator.v1.OutputRef\"S\n\x15\x44ownloadOutputRequest\x12-\n\x03run\x18\x01 \x01(\x0b\x32 .windlass.coordinator.v1.HeldRun\x12\x0b\n\x03key\x18\x02 \x01(\t\"&\n\x16\x44ownloadOutputResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xb0\x01\n\x0eSessionRequest\x12\x31\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32 .windlass.types.v1.HolderControl\x12\x33\n\x07reports\x18\x02 \x03(\x0b\x32\".windlass.coordinator.v1.RunReport\x12\x36\n\x08progress\x18\x03 \x03(\x0b\x32$.windlass.coordinator.v1.RunProgress\"w\n\x0fSessionResponse\x12\x31\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32 .windlass.types.v1.ServerControl\x12\x31\n\x06grants\x18\x02 \x03(\x0b\x32!.windlass.coordinator.v1.RunGrant\"\xb2\x06\n\x08RunGrant\x12\'\n\x05lease\x18\x01 \x01(\x0b\x32\x18.windlass.types.v1.Lease\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x11\n\tworkspace\x18\x03 \x01(\t\x12\x10\n\x08workflow\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x0e\n\x06module\x18\x06 \x01(\t\x12\x11\n\titeration\x18\x07 \x01(\x05\x12\x12\n\ngeneration\x18\x08 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\t \x01(\x05\x12\x0e\n\x06\x63onfig\x18\n \x01(\x0c\x12\x0e\n\x06inputs\x18\x0b \x01(\x0c\x12\x15\n\rhas_templates\x18\x0c \x01(\x08\x12\x17\n\x0f\x65xecution_input\x18\r \x01(\x0c\x12\r\n\x05state\x18\x0e \x01(\x0c\x12?\n\x07outputs\x18\x0f \x03(\x0b\x32..windlass.coordinator.v1.RunGrant.OutputsEntry\x12*\n\x07timeout\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\neffect_key\x18\x11 \x01(\t\x12\x1b\n\x13may_have_run_before\x18\x12 \x01(\x08\x12\x12\n\nidempotent\x18\x13 \x01(\x08\x12\x13\n\x0brender_only\x18\x14 \x01(\x08\x12\x13\n\x0btraceparent\x18\x15 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x16 \x01(\x0c\x12\x31\n\x0e\x65xecution_left\x18\x17 \x01(\x0b\x32\x19.google.protobuf.Duration\x12?\n\x13\x65xecution_input_ref\x18\x18 \x01(\x0b\x32\".windlass.coordinator.v1.OutputRef\x12\x34\n\x08rendered\x18\x19 \x01(\x0b\x32\".windlass.coordinator.v1.OutputRef\x12\x12\n\nrender_all\x18\x1a \x01(\x08\x12\x12\n\nplaces_max\x18\x1b \x01(\x05\x1aO\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.windlass.coordinator.v1.Output:\x02\x38\x01\"T\n\x06Output\x12\x0e\n\x04json\x18\x01 \x01(\x0cH\x00\x12\x31\n\x03ref\x18\x02 \x01(\x0b\x32\".windlass.coordinator.v1.OutputRefH\x00\x42\x07\n\x05value\"<\n\tOutputRef\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"\x8b\x06\n\tRunReport\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.ReportHead\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x41\n\tsucceeded\x18\x04 \x01(\x0b\x32,.windlass.coordinator.v1.RunReport.SucceededH\x00\x12;\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32).windlass.coordinator.v1.RunReport.FailedH\x00\x12?\n\x08released\x18\x06 \x01(\x0b\x32+.windlass.coordinator.v1.RunReport.ReleasedH\x00\x12=\n\x07stopped\x18\x07 \x01(\x0b\x32*.windlass.coordinator.v1.RunReport.StoppedH\x00\x12\x13\n\x0binputs_hash\x18\x08 \x01(\x0c\x12\x13\n\x0b\x63onfig_hash\x18\t \x01(\x0c\x12\x13\n\x0b\x63ost_tokens\x18\n \x01(\x03\x1aL\n\tSucceeded\x12/\n\x06output\x18\x01 \x01(\x0b\x32\x1f.windlass.coordinator.v1.Output\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x1a\x8b\x01\n\x06\x46\x61iled\x12\x32\n\x05\x63lass\x18\x01 \x01(\x0e\x32#.windlass.coordinator.v1.ErrorClass\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a\x42\n\x08Released\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0emay_have_begun\x18\x02 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x0c\x1a\t\n\x07StoppedB\t\n\x07outcome\"\x8f\x01\n\x0bRunProgress\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x66raction\x18\x04 \x01(\x01\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x06 \x01(\x0c*\x96\x01\n\nErrorClass\x12\x1b\n\x17\x45RROR_CLASS_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45RROR_CLASS_TRANSIENT\x10\x01\x12\x19\n\x15\x45RROR_CLASS_PERMANENT\x10\x02\x12\x17\n\x13\x45RROR_CLASS_TIMEOUT\x10\x03\x12\x1c\n\x18\x45RROR_CLASS_CIRCUIT_OPEN\x10\x04\x32r\n\x0eRunnerSessions\x12`\n\x07Session\x12\'.windlass.coordinator.v1.SessionRequest\x1a(.windlass.coordinator.v1.SessionResponse(\x01\x30\x01\x32\xf3\x01\n\rRunnerOutputs\x12m\n\x0cUploadOutput\x12,.windlass.coordinator.v1.UploadOutputRequest\x1a-.windlass.coordinator.v1.UploadOutputResponse(\x01\x12s\n\x0e\x44ownloadOutput\x12..windlass.coordinator.v1.DownloadOutputRequest\x1a/.windlass.coordinator.v1.DownloadOutputResponse0\x01\x42\'Z%windlass/coordinator/v1;coordinatorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&windlass/coordinator/v1/sessions.proto\x12\x17windlass.coordinator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwindlass/types/v1/session.proto\"G\n\x07HeldRun\x12\'\n\x05lease\x18\x01 \x01(\x0b\x32\x18.windlass.types.v1.Lease\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\"^\n\x13UploadOutputRequest\x12/\n\x03run\x18\x01 \x01(\x0b\x32 .windlass.coordinator.v1.HeldRunH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"J\n\x14UploadOutputResponse\x12\x32\n\x06output\x18\x01 \x01(\x0b\x32\".windlass.coordinator.v1.OutputRef\"S\n\x15\x44ownloadOutputRequest\x12-\n\x03run\x18\x01 \x01(\x0b\x32 .windlass.coordinator.v1.HeldRun\x12\x0b\n\x03key\x18\x02 \x01(\t\"&\n\x16\x44ownloadOutputResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xb0\x01\n\x0eSessionRequest\x12\x31\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32 .windlass.types.v1.HolderControl\x12\x33\n\x07reports\x18\x02 \x03(\x0b\x32\".windlass.coordinator.v1.RunReport\x12\x36\n\x08progress\x18\x03 \x03(\x0b\x32$.windlass.coordinator.v1.RunProgress\"w\n\x0fSessionResponse\x12\x31\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32 .windlass.types.v1.ServerControl\x12\x31\n\x06grants\x18\x02 \x03(\x0b\x32!.windlass.coordinator.v1.RunGrant\"\x87\t\n\x08RunGrant\x12\'\n\x05lease\x18\x01 \x01(\x0b\x32\x18.windlass.types.v1.Lease\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x11\n\tworkspace\x18\x03 \x01(\t\x12\x10\n\x08workflow\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x0e\n\x06module\x18\x06 \x01(\t\x12\x11\n\titeration\x18\x07 \x01(\x05\x12\x12\n\ngeneration\x18\x08 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\t \x01(\x05\x12\x0e\n\x06\x63onfig\x18\n \x01(\x0c\x12\x0e\n\x06inputs\x18\x0b \x01(\x0c\x12\x15\n\rhas_templates\x18\x0c \x01(\x08\x12\x17\n\x0f\x65xecution_input\x18\r \x01(\x0c\x12\r\n\x05state\x18\x0e \x01(\x0c\x12?\n\x07outputs\x18\x0f \x03(\x0b\x32..windlass.coordinator.v1.RunGrant.OutputsEntry\x12*\n\x07timeout\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\neffect_key\x18\x11 \x01(\t\x12\x1b\n\x13may_have_run_before\x18\x12 \x01(\x08\x12\x12\n\nidempotent\x18\x13 \x01(\x08\x12\x13\n\x0brender_only\x18\x14 \x01(\x08\x12\x13\n\x0btraceparent\x18\x15 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x16 \x01(\x0c\x12\x31\n\x0e\x65xecution_left\x18\x17 \x01(\x0b\x32\x19.google.protobuf.Duration\x12?\n\x13\x65xecution_input_ref\x18\x18 \x01(\x0b\x32\".windlass.coordinator.v1.OutputRef\x12\x34\n\x08rendered\x18\x19 \x01(\x0b\x32\".windlass.coordinator.v1.OutputRef\x12\x12\n\nrender_all\x18\x1a \x01(\x08\x12\x0c\n\x04item\x18\x1c \x01(\x0c\x12\r\n\x05until\x18\x1d \x01(\t\x12\x12\n\nplaces_max\x18\x1b \x01(\x05\x12\x18\n\x10\x63ompletion_token\x18\x1e \x01(\t\x12\x17\n\x0finput_overrides\x18( \x01(\x0c\x12L\n\x0ewithout_output\x18\x1f \x03(\x0b\x32\x34.windlass.coordinator.v1.RunGrant.WithoutOutputEntry\x12\x18\n\x10workflow_version\x18  \x01(\x05\x12\x39\n\x15\x65xecution_create_time\x18! \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1aO\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.windlass.coordinator.v1.Output:\x02\x38\x01\x1a`\n\x12WithoutOutputEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x39\n\x05value\x18\x02 \x01(\x0b\x32*.windlass.coordinator.v1.NodeWithoutOutput:\x02\x38\x01\"M\n\x11NodeWithoutOutput\x12\r\n\x05state\x18\x01 \x01(\t\x12\x12\n\nerror_type\x18\x02 \x01(\t\x12\x15\n\rerror_message\x18\x03 \x01(\t\"T\n\x06Output\x12\x0e\n\x04json\x18\x01 \x01(\x0cH\x00\x12\x31\n\x03ref\x18\x02 \x01(\x0b\x32\".windlass.coordinator.v1.OutputRefH\x00\x42\x07\n\x05value\"<\n\tOutputRef\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"\xe8\x06\n\tRunReport\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.ReportHead\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x41\n\tsucceeded\x18\x04 \x01(\x0b\x32,.windlass.coordinator.v1.RunReport.SucceededH\x00\x12;\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32).windlass.coordinator.v1.RunReport.FailedH\x00\x12?\n\x08released\x18\x06 \x01(\x0b\x32+.windlass.coordinator.v1.RunReport.ReleasedH\x00\x12=\n\x07stopped\x18\x07 \x01(\x0b\x32*.windlass.coordinator.v1.RunReport.StoppedH\x00\x12?\n\x08\x64\x65\x66\x65rred\x18\x0b \x01(\x0b\x32+.windlass.coordinator.v1.RunReport.DeferredH\x00\x12\x13\n\x0binputs_hash\x18\x08 \x01(\x0c\x12\x13\n\x0b\x63onfig_hash\x18\t \x01(\x0c\x12\x13\n\x0b\x63ost_tokens\x18\n \x01(\x03\x1aL\n\tSucceeded\x12/\n\x06output\x18\x01 \x01(\x0b\x32\x1f.windlass.coordinator.v1.Output\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x1a\x9b\x01\n\x06\x46\x61iled\x12\x32\n\x05\x63lass\x18\x01 \x01(\x0e\x32#.windlass.coordinator.v1.ErrorClass\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06\x63ursor\x18\x05 \x01(\x0c\x1a\x42\n\x08Released\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0emay_have_begun\x18\x02 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x0c\x1a\t\n\x07Stopped\x1a\n\n\x08\x44\x65\x66\x65rredB\t\n\x07outcome\"\x8f\x01\n\x0bRunProgress\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x66raction\x18\x04 \x01(\x01\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x06 \x01(\x0c*\x96\x01\n\nErrorClass\x12\x1b\n\x17\x45RROR_CLASS_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45RROR_CLASS_TRANSIENT\x10\x01\x12\x19\n\x15\x45RROR_CLASS_PERMANENT\x10\x02\x12\x17\n\x13\x45RROR_CLASS_TIMEOUT\x10\x03\x12\x1c\n\x18\x45RROR_CLASS_CIRCUIT_OPEN\x10\x04\x32r\n\x0eRunnerSessions\x12`\n\x07Session\x12\'.windlass.coordinator.v1.SessionRequest\x1a(.windlass.coordinator.v1.SessionResponse(\x01\x30\x01\x32\xf3\x01\n\rRunnerOutputs\x12m\n\x0cUploadOutput\x12,.windlass.coordinator.v1.UploadOutputRequest\x1a-.windlass.coordinator.v1.UploadOutputResponse(\x01\x12s\n\x0e\x44ownloadOutput\x12..windlass.coordinator.v1.DownloadOutputRequest\x1a/.windlass.coordinator.v1.DownloadOutputResponse0\x01\x42\'Z%windlass/coordinator/v1;coordinatorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z%windlass/coordinator/v1;coordinatorv1'
   _globals['_RUNGRANT_OUTPUTSENTRY']._loaded_options = None
   _globals['_RUNGRANT_OUTPUTSENTRY']._serialized_options = b'8\001'
-  _globals['_ERRORCLASS']._serialized_start=2733
-  _globals['_ERRORCLASS']._serialized_end=2883
+  _globals['_RUNGRANT_WITHOUTOUTPUTENTRY']._loaded_options = None
+  _globals['_RUNGRANT_WITHOUTOUTPUTENTRY']._serialized_options = b'8\001'
+  _globals['_ERRORCLASS']._serialized_start=3246
+  _globals['_ERRORCLASS']._serialized_end=3396
   _globals['_HELDRUN']._serialized_start=165
   _globals['_HELDRUN']._serialized_end=236
   _globals['_UPLOADOUTPUTREQUEST']._serialized_start=238
@@ -54,27 +56,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONRESPONSE']._serialized_start=714
   _globals['_SESSIONRESPONSE']._serialized_end=833
   _globals['_RUNGRANT']._serialized_start=836
-  _globals['_RUNGRANT']._serialized_end=1654
-  _globals['_RUNGRANT_OUTPUTSENTRY']._serialized_start=1575
-  _globals['_RUNGRANT_OUTPUTSENTRY']._serialized_end=1654
-  _globals['_OUTPUT']._serialized_start=1656
-  _globals['_OUTPUT']._serialized_end=1740
-  _globals['_OUTPUTREF']._serialized_start=1742
-  _globals['_OUTPUTREF']._serialized_end=1802
-  _globals['_RUNREPORT']._serialized_start=1805
-  _globals['_RUNREPORT']._serialized_end=2584
-  _globals['_RUNREPORT_SUCCEEDED']._serialized_start=2276
-  _globals['_RUNREPORT_SUCCEEDED']._serialized_end=2352
-  _globals['_RUNREPORT_FAILED']._serialized_start=2355
-  _globals['_RUNREPORT_FAILED']._serialized_end=2494
-  _globals['_RUNREPORT_RELEASED']._serialized_start=2496
-  _globals['_RUNREPORT_RELEASED']._serialized_end=2562
-  _globals['_RUNREPORT_STOPPED']._serialized_start=2564
-  _globals['_RUNREPORT_STOPPED']._serialized_end=2573
-  _globals['_RUNPROGRESS']._serialized_start=2587
-  _globals['_RUNPROGRESS']._serialized_end=2730
-  _globals['_RUNNERSESSIONS']._serialized_start=2885
-  _globals['_RUNNERSESSIONS']._serialized_end=2999
-  _globals['_RUNNEROUTPUTS']._serialized_start=3002
-  _globals['_RUNNEROUTPUTS']._serialized_end=3245
+  _globals['_RUNGRANT']._serialized_end=1995
+  _globals['_RUNGRANT_OUTPUTSENTRY']._serialized_start=1818
+  _globals['_RUNGRANT_OUTPUTSENTRY']._serialized_end=1897
+  _globals['_RUNGRANT_WITHOUTOUTPUTENTRY']._serialized_start=1899
+  _globals['_RUNGRANT_WITHOUTOUTPUTENTRY']._serialized_end=1995
+  _globals['_NODEWITHOUTOUTPUT']._serialized_start=1997
+  _globals['_NODEWITHOUTOUTPUT']._serialized_end=2074
+  _globals['_OUTPUT']._serialized_start=2076
+  _globals['_OUTPUT']._serialized_end=2160
+  _globals['_OUTPUTREF']._serialized_start=2162
+  _globals['_OUTPUTREF']._serialized_end=2222
+  _globals['_RUNREPORT']._serialized_start=2225
+  _globals['_RUNREPORT']._serialized_end=3097
+  _globals['_RUNREPORT_SUCCEEDED']._serialized_start=2761
+  _globals['_RUNREPORT_SUCCEEDED']._serialized_end=2837
+  _globals['_RUNREPORT_FAILED']._serialized_start=2840
+  _globals['_RUNREPORT_FAILED']._serialized_end=2995
+  _globals['_RUNREPORT_RELEASED']._serialized_start=2997
+  _globals['_RUNREPORT_RELEASED']._serialized_end=3063
+  _globals['_RUNREPORT_STOPPED']._serialized_start=3065
+  _globals['_RUNREPORT_STOPPED']._serialized_end=3074
+  _globals['_RUNREPORT_DEFERRED']._serialized_start=3076
+  _globals['_RUNREPORT_DEFERRED']._serialized_end=3086
+  _globals['_RUNPROGRESS']._serialized_start=3100
+  _globals['_RUNPROGRESS']._serialized_end=3243
+  _globals['_RUNNERSESSIONS']._serialized_start=3398
+  _globals['_RUNNERSESSIONS']._serialized_end=3512
+  _globals['_RUNNEROUTPUTS']._serialized_start=3515
+  _globals['_RUNNEROUTPUTS']._serialized_end=3758
 # @@protoc_insertion_point(module_scope)
