@@ -61,11 +61,11 @@ class MemoryJournal:
         self._live_instances = live_instances
 
     async def append(self, appends: Sequence[Append]) -> Mapping[int, Fence]:
-        def work() -> Mapping[int, Fence]:
-            written = [self._append(append) for append in appends]
-            return {place: self._fence(appends[place]) for place, is_written in enumerate(written) if not is_written}
+        return await self._run(lambda: self.append_now(appends))
 
-        return await self._run(work)
+    def append_now(self, appends: Sequence[Append]) -> Mapping[int, Fence]:
+        written = [self._append(append) for append in appends]
+        return {place: self._fence(appends[place]) for place, is_written in enumerate(written) if not is_written}
 
     def _fence(self, append: Append) -> Fence:
         row = self._tables.executions.get(append.execution_id)
@@ -99,7 +99,10 @@ class MemoryJournal:
         return True
 
     async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
-        return await self._run(lambda: [self._load(lease) for lease in leases])
+        return await self._run(lambda: self.load_now(leases))
+
+    def load_now(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        return [self._load(lease) for lease in leases]
 
     def _load(self, lease: Lease) -> Loaded:
         row = self._tables.executions.get(lease.lease_id)
