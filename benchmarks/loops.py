@@ -12,7 +12,8 @@ import json
 import time
 from typing import Any
 
-from benchmarks.rounds import ROOT, MeasuredStack, subject_of
+from benchmarks.peers.environment import ROOT
+from benchmarks.rounds import MeasuredStack, subject_of
 
 WIDTHS = (10, 100, 1_000)
 ROUNDS = 3

@@ -101,7 +101,7 @@ class JournalJudge:
             case ev.LoopStarted():
                 self._starts(event.key, where)
                 self._loops.add(event.key)
-            case ev.LoopEnded():
+            case ev.LoopClosed():
                 self._loops.discard(event.key)
             case ev.WaitStarted():
                 self._starts(event.key, where)

@@ -22,6 +22,7 @@ from services.api.app.startables import Startables
 from services.api.app.starts import Starter
 from services.api.app.watching import EventWatcher
 from services.api.config import ApiSettings
+from services.api.peers.circuits import CoordinatorCircuits
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dispatchers import DispatcherQueue
 from services.api.peers.enqueue_streams import EnqueueStreams
@@ -31,12 +32,13 @@ from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.allowed_callers import RULES
 from services.api.rpc.approvals import ApprovalServicer
 from services.api.rpc.children import ChildServicer
+from services.api.rpc.circuits import CircuitServicer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
 from services.api.rpc.workspaces import ApiKeyServicer, WorkspaceServicer
-from services.api.store.audit import CHANNEL, forget
+from services.api.store.audit import CHANNEL, PostgresAudit, forget
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
@@ -55,6 +57,7 @@ from services.chassis.process.service import run_service
 from services.chassis.telemetry.tracing import Sampler
 from windlass.api.v1 import (
     approvals_pb2_grpc,
+    circuits_pb2_grpc,
     executions_pb2_grpc,
     runs_pb2_grpc,
     workflows_pb2_grpc,
@@ -154,10 +157,12 @@ class ApiService:
         outside = OutsideWork(self._reads, self._workspaces, self._commands, COMPLETION)
         runs = RunServicer(self._executions, self._reads, outside)
         approvals = ApprovalServicer(Approvals(self._reads, self._commands, self._checkers), self._reads)
+        circuits = CircuitServicer(CoordinatorCircuits(self._coordinators), PostgresAudit(self._database), self._clock)
         workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(workflows, server)
         executions_pb2_grpc.add_ExecutionServiceServicer_to_server(executions, server)
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
         approvals_pb2_grpc.add_ApprovalServiceServicer_to_server(approvals, server)
+        circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)
         children_pb2_grpc.add_ChildServiceServicer_to_server(ChildServicer(self._starter), server)

@@ -192,3 +192,36 @@ async def test_the_timeout_of_the_node_is_that_of_its_child(client: Client) -> N
     assert (execution.state, execution.error.type) == (Execution.FAILED, "TIMEOUT")
     (child,) = await children_of(client, execution)
     assert child.state == Execution.TIMEOUT
+
+
+@pytest.mark.parametrize("slots", [1, 5])
+async def test_items_of_a_list_are_children(shared_stack: Stack, slots: int) -> None:
+    few = await new_workspace(shared_stack, f"list-{slots}", executions_max=slots)
+    square = [{"id": "n", "module": "transform@1", "inputs": {"n": "{{ input.item * input.item + input.index }}"}}]
+    await few.apply("square", square, output="{{ nodes.n.output.n }}")
+    config = {"items": "{{ input.numbers }}", "maxParallel": 3, "body": {"workflow": "square"}}
+    await few.apply("squares", [{"id": "each", "module": "for_each@1", "config": config}])
+    execution = await few.run("squares", input={"numbers": [1, 2, 3, 4, 5, 6, 7]})
+    assert execution.state == Execution.SUCCESS, execution.error
+    each: Any = execution.output["each"]
+    assert list(each) == [1, 5, 11, 19, 29, 41, 55]
+    assert len(await children_of(few, execution)) == 7
+
+
+async def test_a_child_that_fails_cancels_the_other_children_of_its_list(client: Client) -> None:
+    nodes: list[dict[str, Any]] = [
+        {"id": "which", "module": "condition@1", "config": {"expression": "input.item == 'bad'"}},
+        {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "a bad item"}},
+        {"id": "long", "module": "test.waits@1"},
+    ]
+    edges = [{"from": "which", "to": "bad", "when": "true"}, {"from": "which", "to": "long", "when": "false"}]
+    await client.apply("picky", nodes, edges=edges)
+    config = {"items": ["good", "good", "bad"], "body": {"workflow": "picky"}}
+    rescue: dict[str, Any] = {"id": "rescue", "module": "noop@1"}
+    each: dict[str, Any] = {"id": "each", "module": "for_each@1", "config": config}
+    await client.apply("pickers", [each, rescue], edges=[{"from": "each", "to": "rescue", "when": "failure"}])
+    execution = await client.run("pickers")
+    assert execution.state == Execution.SUCCESS, execution.error
+    children = await children_of(client, execution)
+    ends = sorted([(await client.end_of(child.id)).state for child in children])
+    assert ends == sorted([Execution.FAILED, Execution.CANCELLED, Execution.CANCELLED])

@@ -88,7 +88,7 @@ async def test_a_failed_item_ends_the_loop_or_keeps_its_place(client: Client, on
     execution = await client.run(workflow)
     if on_failure == "FAIL":
         assert (execution.state, execution.error.node, execution.error.type) == (FAILED, "each", "TEMPLATE_ERROR")
-        assert execution.error.message.startswith("item 1: ")
+        assert execution.error.message.startswith("iteration 2: ")
     else:
         first, error, last = await loop_output(client, execution)
         assert (first, last, error["error"]["type"]) == ({"name": "a"}, {"name": "c"}, "TEMPLATE_ERROR")

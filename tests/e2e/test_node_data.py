@@ -79,3 +79,73 @@ async def test_a_running_execution_names_its_running_nodes_and_a_cancelled_one_w
     await client.cancel(execution.id)
     summary = (await client.end_of(execution.id)).summary
     assert json_format.MessageToDict(summary) == {"succeeded": ["first"], "cancelled": ["long", "nap", "last"]}
+
+
+def shop(id: str, **more: Any) -> dict[str, Any]:
+    """A step of an order that can be undone. Its compensation is tried twice."""
+    undo = {
+        "module": "test.undoes@1",
+        "inputs": {"of": f"{{{{ nodes.{id}.output.made }}}}", "why": "{{ error.node }} {{ error.message }}"},
+        "retry": {"attempts": 2, "initialDelay": "10ms"},
+    }
+    return {
+        "id": id,
+        "module": "transform@1",
+        "inputs": {"made": f"{id} for {{{{ input.order }}}}"},
+        "compensate": undo | more,
+    }
+
+
+async def undone(client: Client, execution_id: str) -> list[tuple[str, int, str]]:
+    """The runs of compensations in the order in which they were made: node, attempt, state."""
+    runs = await client.runs_of(execution_id)
+    state = resources_pb2.Run.State.Name
+    return [(run.node, run.attempt, state(run.state)) for run in runs if run.node.endswith("$undo")]
+
+
+async def test_an_order_whose_shipping_fails_is_undone_in_reverse(client: Client) -> None:
+    nodes = [
+        shop("reserve"),
+        shop("charge", config={"failures": 1}),
+        shop("label", config={"failures": 9}),
+        {"id": "ship", "module": "fail@1", "config": {"type": "PERMANENT", "message": "no truck is free"}},
+    ]
+    edges = [{"from": "reserve", "to": "charge"}, {"from": "charge", "to": "label"}, {"from": "label", "to": "ship"}]
+    await client.apply("order", nodes, edges=edges)
+    execution = await client.run("order", input={"order": 7})
+    assert (execution.state, execution.error.node) == (Execution.FAILED, "ship")
+    assert json_format.MessageToDict(execution.summary) == {
+        "succeeded": ["reserve", "charge", "label"],
+        "failed": ["ship"],
+        "compensated": ["reserve", "charge"],
+        "notCompensated": ["label"],
+    }
+    assert await undone(client, execution.id) == [
+        ("label$undo", 1, "FAILED"),
+        ("label$undo", 2, "FAILED"),
+        ("charge$undo", 1, "FAILED"),
+        ("charge$undo", 2, "SUCCESS"),
+        ("reserve$undo", 1, "SUCCESS"),
+    ]
+    runs = {run.node: run for run in await client.runs_of(execution.id)}
+    output = json_format.MessageToDict(runs["charge$undo"].output)
+    assert output == {"of": "charge for 7", "why": "ship no truck is free"}
+    keys = {run.effect_key for run in runs.values()}
+    assert len(keys) == len(runs), "what undoes a node has another effect key than the node"
+
+
+async def test_a_cancelled_order_is_undone_and_a_second_cancel_changes_nothing(client: Client) -> None:
+    nodes = [shop("reserve", config={"failures": 1}, retry={"attempts": 2, "initialDelay": "1s"})]
+    nodes.append({"id": "nap", "module": "sleep@1", "config": {"duration": "1h"}})
+    await client.apply("order-cancelled", nodes, edges=[{"from": "reserve", "to": "nap"}])
+    execution = await client.start("order-cancelled", input={"order": 7})
+
+    async def is_asleep() -> bool:
+        return list((await client.get(execution.id)).summary.running) == ["nap"]
+
+    await eventually(is_asleep, 20.0, "the sleep")
+    await client.cancel(execution.id)
+    await client.cancel(execution.id)
+    ended = await client.end_of(execution.id)
+    assert (ended.state, ended.error.type) == (Execution.CANCELLED, "CANCELLED")
+    assert (list(ended.summary.compensated), list(ended.summary.cancelled)) == (["reserve"], ["nap"])

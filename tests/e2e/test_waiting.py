@@ -206,12 +206,9 @@ async def test_four_eyes_are_two_different_keys(shared_stack: Stack, client: Cli
 
 async def test_an_approval_is_decided_once_when_many_decide_at_once(client: Client) -> None:
     approval = await asked(client, "one-eye")
-    choices = [
-        decide(client, approval, choice, {"amount": 1}, f"{choice}-{n}")
-        for n in range(5)
-        for choice in ("APPROVE", "REJECT")
-    ]
-    answers = await asyncio.gather(*choices, return_exceptions=True)
+    choices = [(choice, f"{choice}-{number}") for number in range(5) for choice in ("APPROVE", "REJECT")]
+    deciding = [decide(client, approval, choice, {"amount": 1}, request_id) for choice, request_id in choices]
+    answers = await asyncio.gather(*deciding, return_exceptions=True)
     decided = (await approvals(client, f'execution_id = "{approval.execution_id}"'))[0]
     assert len(decided.decisions) == 1
     same = [each for each in answers if isinstance(each, Approval)]

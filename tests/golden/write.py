@@ -16,6 +16,9 @@ from services.coordinator.core.commands import (
     FailRun,
     FinishLoop,
     HeartbeatRun,
+    HeldWork,
+    HoldBack,
+    NoteChildCancelTold,
     NoteChildStarted,
     RefuseChild,
     ReportDeferred,
@@ -124,6 +127,22 @@ def _rendered_elsewhere(story: Story) -> None:
     story.succeed("a", b'{"config":{},"inputs":{"x":7}}')
     story.assign("a", instance="i2")
     story.succeed("a")
+
+
+def _compensated(story: Story) -> None:
+    """Three nodes are undone: one well, one at the second attempt, and one not."""
+    story.start()
+    story.do("pay", "pack", "note")
+    story.assign("ship")
+    story.fail("ship")
+    story.do("note$undo")
+    story.assign("pack$undo")
+    story.fail("pack$undo", ErrorClass.TRANSIENT)
+    story.cancel()
+    story.wake()
+    story.do("pack$undo")
+    story.assign("pay$undo")
+    story.fail("pay$undo")
 
 
 def _state_set(story: Story) -> None:
@@ -238,7 +257,11 @@ def _with_children(story: Story) -> None:
     story.when(NoteChildStarted(second))
     story.when(EndChild(second, ExecutionState.SUCCESS, b'{"paid":7}', None, 0.5))
     story.when(RefuseChild(next(iter(story.execution.children)), "WORKFLOW_NOT_FOUND", "there is no workflow 'mail'"))
+    story.assign("busy")
+    (third,) = story.execution.children
     story.cancel()
+    story.when(NoteChildCancelTold(third))
+    story.wake()
 
 
 def _reopened(story: Story) -> None:
@@ -252,6 +275,23 @@ def _reopened(story: Story) -> None:
     story.retry("a", "retry2")
     story.assign("a")
     story.cancel()
+    story.wake()
+
+
+def _held_back(story: Story) -> None:
+    story.start()
+    story.assign("call")
+    story.hold_back("call", "crm", story.now + 30_000_000)
+    story.when(HoldBack([HeldWork(story.work("fetch").key, "http.request@1 example.org:443", story.now + 30_000_000)]))
+    story.adopt(epoch=2)
+    story.later(30)
+    story.let_through("call", is_probe=True)
+    story.do("call")
+    story.let_through("fetch")
+    story.assign("fetch")
+    story.fail("fetch", ErrorClass.TRANSIENT)
+    story.wake()
+    story.when(HoldBack([HeldWork(story.work("fetch").key, "http.request@1 example.org:443", story.now + 60_000_000)]))
     story.wake()
 
 
@@ -326,8 +366,9 @@ STORIES = {
                 ),
                 node("mail", "sub_workflow@1", config={"workflow": "mail"}),
                 node("ship", "sub_workflow@1", config={"workflow": "shipping"}, timeout="1h"),
+                node("busy"),
             ],
-            "edges": [*chain("bill", "mail"), edge("mail", "ship", "always")],
+            "edges": [*chain("bill", "mail"), edge("mail", "ship", "always"), edge("mail", "busy", "always")],
         },
         _with_children,
     ),
@@ -369,6 +410,18 @@ STORIES = {
         _approved,
     ),
     "deferred": Scene({"nodes": [*map(node, "ab"), node("c", timeout="60s", retry={"attempts": 1})]}, _deferred),
+    "compensated": Scene(
+        {
+            "nodes": [
+                node("pay", compensate={"module": "shop.refund@1", "inputs": {"of": "{{ nodes.pay.output }}"}}),
+                node("pack", compensate={"module": "noop@1", "retry": {"attempts": 2}}),
+                node("note", compensate={"module": "noop@1"}),
+                node("ship"),
+            ],
+            "edges": [*chain("pay", "ship"), *chain("pack", "ship")],
+        },
+        _compensated,
+    ),
     "paused": Scene(
         {
             "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],
@@ -383,6 +436,15 @@ STORIES = {
             "timeout": "1h",
         },
         _reopened,
+    ),
+    "held_back": Scene(
+        {
+            "nodes": [
+                node("call", "x.y@1"),
+                node("fetch", "http.request@1", config={"url": "https://example.org/"}, retry={"budget": "100s"}),
+            ]
+        },
+        _held_back,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "state_set": Scene(

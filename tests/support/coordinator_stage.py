@@ -295,8 +295,8 @@ class Stage:
         self.spawn(self.dispatcher.registry.run_ticks())
         self.spawn(self.dispatcher.registry.run_sweeps())
 
-    async def coordinator(self, replica: str = "0", port: int = 0) -> tuple[str, Any]:
-        """Start a coordinator. Returns its address and its attached session with the dispatcher."""
+    async def coordinator(self, replica: str = "0", port: int = 0, **more: Any) -> tuple[str, Any]:
+        """Start a coordinator with more settings. Returns its address and its attached session with the dispatcher."""
         known = {session.instance_id for session in self.dispatcher.registry.sessions}
         settings = CoordinatorSettings(
             grpc_address=f"127.0.0.1:{port}",
@@ -309,6 +309,7 @@ class Stage:
             apis=self.address,
             drain_seconds=5.0,
             output_store=self.directory / "outputs",
+            **more,
         )
         service = await started("coordinator", settings, CoordinatorService)
         self.coordinators.append(service)

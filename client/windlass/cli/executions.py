@@ -1,11 +1,11 @@
-"""Executions: start, watch, look, cancel."""
+"""Executions: start, watch, look, cancel, signal."""
 
 import json
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     command(app, shows=_show)(get)
     command(app, shows=_show)(cancel)
     command(app, shows=lambda explanation: say(visible(explanation.text)))(explain)
+    command(app, shows=_show)(signal)
     command(app)(events)
     command(app, shows=lambda answer: show_runs(answer.runs))(runs)
     command(app, "list", shows=render.listing("executions", COLUMNS))(list_)
@@ -48,7 +49,7 @@ def start(
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
-    values, labels = _input(input_), _labels(label or ())
+    values, labels = json_object(input_, "--input"), _labels(label or ())
     request = messages.StartExecutionRequest(
         workflow=workflow,
         version=version,
@@ -115,6 +116,28 @@ def cancel(
     return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
 
 
+def signal(
+    api: Api,
+    execution_id: IdArgument,
+    name: Annotated[str, typer.Argument(metavar="SIGNAL")],
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="JSON", help="A JSON object; @FILE reads it from a file.")
+    ] = "{}",
+    same_as: Annotated[
+        str, typer.Option("--request-id", help="A second signal with the same id is not delivered again.")
+    ] = "",
+) -> Any:
+    """Send a signal to an execution.
+
+    The node that waits for it goes on with the payload."""
+    values = json_object(payload, "--payload")
+    request_id = same_as or str(uuid.uuid4())
+    request = messages.SignalExecutionRequest(
+        execution_id=execution_id, signal=name, payload=values, request_id=request_id
+    )
+    return api.call(request).execution
+
+
 def runs(api: Api, execution_id: IdArgument) -> Any:
     """List every attempt at every node, and when it ran."""
     return api.whole(messages.ListRunsRequest(execution_id=execution_id, page_size=1000))
@@ -145,7 +168,7 @@ COLUMNS: render.Columns = {
 }
 RUN_COLUMNS: render.Columns = {
     "run": lambda run: run.id.rpartition(".")[2],
-    "node": lambda run: render.node_name(run.node),
+    "node": render.work_name,
     "module": "module",
     "attempt": lambda run: str(run.attempt or ""),
     "state": "state",
@@ -185,6 +208,14 @@ def events_of(api: Api, execution_id: str, after_seq: int = 0) -> Iterator[Any]:
             time.sleep(TRY_AGAIN_SECONDS)
 
 
+# The lists of a summary, with their titles, in the order in which they are shown.
+_SUMMARY: Final = {
+    **{name: name for name in ("running", "succeeded", "failed", "skipped", "blocked", "cancelled")},
+    "compensated": "undone",
+    "not_compensated": "not undone",
+}
+
+
 def _show(execution: Any) -> None:
     error, metrics = execution.error, execution.metrics
     facts = {
@@ -198,8 +229,8 @@ def _show(execution: Any) -> None:
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
         "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
     }
-    for name in ("running", "succeeded", "failed", "skipped", "blocked", "cancelled"):
-        facts[name] = ", ".join(getattr(execution.summary, name))
+    for name, title in _SUMMARY.items():
+        facts[title] = ", ".join(map(render.node_name, getattr(execution.summary, name)))
     facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id
     for name, value in facts.items():
@@ -216,7 +247,8 @@ def _show_event(event: Any, *, as_json: bool) -> None:
     say(visible(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip()))
 
 
-def _input(text: str) -> Any:
+def json_object(text: str, option: str) -> Any:
+    """The value of an option as a Struct. `@FILE` stands for the content of a file."""
     from google.protobuf.json_format import ParseDict, ParseError
     from google.protobuf.struct_pb2 import Struct
 
@@ -226,9 +258,9 @@ def _input(text: str) -> Any:
             raise TypeError('an object has braces, like {"id": 7}')
         return ParseDict(value, Struct())
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint="--input") from None
+        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint=option) from None
     except (ValueError, TypeError, AttributeError, ParseError) as error:
-        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint="--input") from None
+        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint=option) from None
 
 
 def _labels(entries: Any) -> dict[str, str]:

@@ -54,16 +54,23 @@ def _text(most: int, words: str) -> Schema:
     return {"type": "string", "minLength": 1, "maxLength": most, "description": words}
 
 
+_CHILD: Final[dict[str, Schema]] = {
+    "workflow": WORKFLOW_NAME,
+    "version": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": VERSION_MAX,
+        "description": "a version is a whole number from 1",
+    },
+    "onParentEnd": {"enum": ["CANCEL", "ABANDON"]},
+}
+_BODY_OR_CHILD: Final[Schema] = {
+    **object_of((), module={}, config=FREE, inputs=FREE, **_CHILD),
+    "description": "a body is an object with a module, its config and its inputs, or with a workflow and its inputs",
+}
 _EITHER: Final[Schema] = {
     "oneOf": [{"required": ["duration"]}, {"required": ["until"]}],
     "description": "sleep@1 needs either a duration or the time until when",
-}
-
-_VERSION: Final[Schema] = {
-    "type": "integer",
-    "minimum": 1,
-    "maximum": VERSION_MAX,
-    "description": "a version is a whole number from 1",
 }
 
 CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
@@ -76,15 +83,13 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
         items={"type": "array", "maxItems": ITEMS_MAX, "description": f"items is a list of at most {ITEMS_MAX} items"},
         maxParallel=whole_from_one(PARALLEL_MAX),
         onItemFailure={"enum": ["FAIL", "CONTINUE"]},
-        body=_BODY,
+        body=_BODY_OR_CHILD,
     ),
     "repeat@1": object_of(
         ("until", "body"), until=_EXPRESSION, maxIterations=whole_from_one(TURNS_MAX), delay=DURATION, body=_BODY
     ),
     "sleep@1": {**object_of(duration=DURATION, until=_TIME), "allOf": [_EITHER]},
-    "sub_workflow@1": object_of(
-        ("workflow",), workflow=WORKFLOW_NAME, version=_VERSION, onParentEnd={"enum": ["CANCEL", "ABANDON"]}
-    ),
+    "sub_workflow@1": object_of(("workflow",), **_CHILD),
     "wait_signal@1": object_of(
         ("signal",),
         signal=_text(SIGNAL_CHARACTERS_MAX, f"a signal is named by a text of 1 to {SIGNAL_CHARACTERS_MAX} characters"),

@@ -6,11 +6,12 @@ layer only uses what an earlier one found sound, so that one mistake does not sh
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.definition import json_values, modules, templates
+from windlass.definition.compensation import compensating_module_faults, compensation_id, compensation_of
 from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.durations import parse_duration
 from windlass.definition.faults import Fault, Faults
@@ -20,13 +21,15 @@ from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, ED
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 from windlass.definition.schema_faults import config_faults, field_faults
 from windlass.definition.state_keys import state_faults
-from windlass.definition.template_texts import body_of, texts_of_body, texts_of_node
+from windlass.definition.template_texts import body_of, is_child, texts_of_body, texts_of_compensation, texts_of_node
 from windlass.definition.templates import TemplateText
 
 # The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
 # Members of a workflow or a node that its schema does not look into.
-_INSIDE: Final = frozenset({"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs"})
+_INSIDE: Final = frozenset(
+    {"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs", "compensate"}
+)
 _OUTCOMES: Final = frozenset({"success", "failure", "always"})
 # Says why a value is no usable JSON Schema; None when it is one.
 SchemaJudge = Callable[[Any], str | None]
@@ -81,13 +84,8 @@ def examine_parsed(parsed: Parsed, schemas: SchemaJudge = schema_fault) -> Verdi
     faults = [*parsed.faults, *sifted.faults, *rest][:FAULTS_MAX]
     placed = [_placed(fault, sifted.value, parsed.line_of) for fault in faults]
     verdict.faults = sorted(placed, key=lambda fault: fault.line)
-    for warnings in (
-        verdict.own_modules,
-        verdict.built_in_modules,
-        verdict.rendered,
-        verdict.evaluated,
-        verdict.children,
-    ):
+    warned = (verdict.own_modules, verdict.built_in_modules, verdict.rendered, verdict.evaluated, verdict.children)
+    for warnings in warned:
         warnings[:] = [(module, _placed(each, sifted.value, parsed.line_of)) for module, each in warnings]
     return verdict
 
@@ -176,7 +174,7 @@ class _Examination:
     def _examine_fields(self) -> None:
         document = self._document
         self._tell_all(field_faults("workflow", _outline(document), ""))
-        self._tell_all(_delay_faults(document, {}, ""))
+        self._tell_all(_delay_faults(document, (), ""))
         if "inputSchema" in document:
             self._examine_schema(document["inputSchema"], "inputSchema")
 
@@ -207,17 +205,31 @@ class _Examination:
             self._examine_schema(form, f"{path}.config.form")
         body = body_of(node)
         if body is not None:
-            self._tell_all(modules.body_module_faults(body.get("module"), f"{path}.config.body.module"))
-            self._examine_module(body, f"{path}.config.body")
+            raw, inside = node["config"]["body"], f"{path}.config.body"
+            self._tell_all(modules.body_module_faults(str(module), raw, inside))
+            if is_child(node):
+                self._examine_child(raw["workflow"], f"{inside}.workflow")
+            else:
+                self._examine_module(body, inside)
             if "until" in node["config"]:
                 self._warn_of_until(str(body.get("module")), f"{path}.config.until")
         if "retry" in node:
-            self._tell_all(_delay_faults(node, self._document, f"{path}."))
+            self._tell_all(_delay_faults(node, (self._document,), f"{path}."))
+        compensation = compensation_of(node)
+        if compensation is not None:
+            self._examine_compensation(compensation, node, f"{path}.compensate")
         if isinstance(identity, str) and (first := self._numbers.setdefault(identity, place)) != place:
             self._tell(Fault(f"{path}.id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
 
+    def _examine_compensation(self, part: Mapping[str, Any], node: Mapping[str, Any], path: str) -> None:
+        self._tell_all(field_faults("compensation", _outline(part), path))
+        self._tell_all(compensating_module_faults(part.get("module"), f"{path}.module"))
+        self._examine_module(part, path)
+        if "retry" in part:
+            self._tell_all(_delay_faults(part, (self._document, node), f"{path}."))
+
     def _examine_module(self, part: Mapping[str, Any], path: str) -> None:
-        """The module and the config of a node, or of the body of a loop."""
+        """The module and the config of a node, of its compensation, or of the body of a loop."""
         module, config = part.get("module"), part.get("config", {})
         if isinstance(module, str) and isinstance(config, dict):
             self._tell_all(config_faults(module, config, f"{path}.config"))
@@ -273,18 +285,28 @@ class _Examination:
         for identity, place in self._numbers.items():
             node, path = self._nodes[place], f"nodes[{place}]"
             if self._examine_texts(texts_of_node(node, path), identity, before[place], parser):
-                module = str(node.get("module"))
-                self._warn_of_templates(path, modules.RENDERER if module in modules.CONTROL_MODULES else module)
+                self._warn_of_templates(path, _renderer_of(str(node.get("module"))))
             body = body_of(node)
             if body is not None:
                 texts = texts_of_body(node, body, f"{path}.config")
                 if self._examine_texts(texts, modules.body_key(identity), before[place], parser):
-                    self._warn_of_templates(f"{path}.config.body", str(body.get("module")))
+                    self._warn_of_templates(f"{path}.config.body", _renderer_of(str(body.get("module"))))
+            self._examine_texts_of_compensation(node, path, before[place] | 1 << place, parser)
         output = templates.texts_of(self._document.get("output"), "output")
         texts = (TemplateText(*each) for each in output if templates.is_template(each[0]))
         self._examine_texts(texts, OUTPUT, (1 << len(self._nodes)) - 1, parser)
         if "output" in self._document:
             self._warn_of_templates("output", modules.RENDERER)
+
+    def _examine_texts_of_compensation(
+        self, node: Mapping[str, Any], path: str, before: int, parser: templates.TemplateParser
+    ) -> None:
+        """It sees what its node sees, and the node."""
+        part = compensation_of(node)
+        if part is not None:
+            texts = texts_of_compensation(part, f"{path}.compensate")
+            if self._examine_texts(texts, compensation_id(node["id"]), before, parser):
+                self._warn_of_templates(f"{path}.compensate", str(part.get("module")))
 
     def _warn_of_until(self, module: str, path: str) -> None:
         message = f"no connected runner that does {module} evaluates `until`: the work waits until one does"
@@ -332,15 +354,21 @@ def _outline(part: Any) -> Any:
     }
 
 
+def _renderer_of(module: str) -> str:
+    """The module whose runner renders the templates of this one."""
+    return modules.RENDERER if module in modules.CONTROL_MODULES else module
+
+
 def _listed(document: Mapping[str, Any], key: str) -> list[Any]:
     value = document.get(key)
     return value if isinstance(value, list) else []
 
 
-def _delay_faults(part: Mapping[str, Any], workflow: Mapping[str, Any], prefix: str) -> Iterator[Fault]:
-    """A member that a retry policy lacks has the workflow's value, or else the default of docs/definitions.md."""
+def _delay_faults(part: Mapping[str, Any], around: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Fault]:
+    """A member that a retry policy lacks has the value of what is around it: the default of docs/definitions.md, that
+    of the workflow, that of the node."""
     whole: dict[str, Any] = {"initialDelay": "1s", "maxDelay": "300s"}
-    for policy in (workflow.get("retry"), part.get("retry")):
+    for policy in (each.get("retry") for each in (*around, part)):
         whole |= policy if isinstance(policy, dict) else {}
     try:
         is_shorter = parse_duration(whole["maxDelay"]) < parse_duration(whole["initialDelay"])

@@ -20,6 +20,7 @@ CONTROL_MODULES: Final = frozenset(
 SUB_WORKFLOW: Final = "sub_workflow@1"
 # It sets the keys of the workflow's state that its inputs name.
 STATE_SETTER: Final = "state.set@1"
+FOR_EACH: Final = "for_each@1"
 # A runner that does this module renders templates for control nodes, for outputs of workflows, and for runners that do
 # not render.
 RENDERER: Final = "transform@1"
@@ -50,9 +51,15 @@ def body_key(node_id: str) -> str:
     return f"{node_id}.body"
 
 
-def body_module_faults(module: Any, path: str) -> Iterator[Fault]:
-    """The faults of the module that a loop does for each of its items."""
-    if isinstance(module, str) and module in CONTROL_MODULES:
+def body_module_faults(loop: str, body: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    """The faults of the module that a loop does for each of its items. The items of a list may be children instead."""
+    module, path = body.get("module"), f"{path}.module"
+    may_be_child = loop == FOR_EACH
+    if may_be_child and "workflow" in body:
+        others = [key for key in ("module", "config") if key in body]
+        for key in others:
+            yield Fault(f"{path.removesuffix('.module')}.{key}", "UNKNOWN_FIELD", "the body names a workflow already")
+    elif isinstance(module, str) and module in CONTROL_MODULES and not (may_be_child and module == SUB_WORKFLOW):
         yield Fault(path, "UNSUPPORTED_MODULE", f"{module} is no body of a loop; a body names a module of a runner")
     else:
         yield from module_faults(module, path)

@@ -21,7 +21,12 @@ from windlass.definition.templates import is_template
 VALUES_TOLD_MAX: Final = 2_000
 MESSAGE_CHARACTERS_MAX: Final = 300
 
-_OWN: Final[Mapping[str, fields.Schema]] = {"workflow": fields.WORKFLOW, "node": fields.NODE, "edge": fields.EDGE}
+_OWN: Final[Mapping[str, fields.Schema]] = {
+    "workflow": fields.WORKFLOW,
+    "node": fields.NODE,
+    "compensation": fields.COMPENSATION,
+    "edge": fields.EDGE,
+}
 _REASONS: Final = {
     "required": "REQUIRED",
     "oneOf": "REQUIRED",
@@ -44,7 +49,7 @@ _TYPES: Final = {
 
 
 def field_faults(kind: str, part: Any, path: str) -> Iterator[Fault]:
-    """The faults in the own fields of a workflow, a node or an edge."""
+    """The faults in the own fields of a workflow, a node, a compensation or an edge."""
     for error in _misfits(_validator(kind), part):
         yield from _faults_of(error, _OWN[kind], path)
 
@@ -63,7 +68,10 @@ def _is_rendered(module: str, config: Any, steps: list[Any]) -> bool:
     value = reduce(getitem, steps, config)
     if not (isinstance(value, str) and is_template(value)):
         return False
-    return steps[0] not in OF_BODY if module in LOOP_MODULES else steps[0] != RAW_MEMBERS.get(module)
+    if module in LOOP_MODULES:
+        # A member of the body is rendered with each item, the body itself is not.
+        return bool(steps[0] not in OF_BODY or steps[1:] in (["workflow"], ["version"]))
+    return bool(steps[0] != RAW_MEMBERS.get(module))
 
 
 def _misfits(validator: Any, value: Any) -> Iterator[Any]:

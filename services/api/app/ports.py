@@ -225,6 +225,12 @@ class ExecutionQuery(NamedTuple):
     limit: int
 
 
+class Audit(Protocol):
+    async def add(self, actor: Identity, action: str, subject: str, details: Mapping[str, Any]) -> None:
+        """Put on record what somebody asks of another service. What is changed here is recorded with the change."""
+        ...
+
+
 class ApiKeys(Protocol):
     async def find(self, key_hash: bytes) -> KeyRecord | None: ...
 

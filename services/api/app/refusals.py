@@ -147,6 +147,11 @@ def run_not_found(run_id: str) -> Refusal:
     return _refusal("RUN_NOT_FOUND", "there is no such run in this workspace", hint, run_id=run_id)
 
 
+def circuit_not_found(target: str) -> Refusal:
+    message = "this target has no circuit in this workspace: no call of it has failed lately"
+    return _refusal("CIRCUIT_NOT_FOUND", message, "windlass circuits list", target=target)
+
+
 def request_id_reused(request_id: str, existing: str) -> Refusal:
     metadata = {"request_id": request_id, "try": "use a new request_id for other content"}
     if existing:

@@ -15,6 +15,7 @@ from services.chassis.identity.callers import Rule, anyone, members, services, s
 READ_DOCUMENT: Final = members("VIEWER", "WORKFLOW", "ADMIN")
 WRITE_DOCUMENT: Final = members("WORKFLOW", "ADMIN")
 READ: Final = READ_DOCUMENT.receiving(SMALL_BYTES_MAX)
+LIST: Final = READ.listing()
 WRITE: Final = WRITE_DOCUMENT.receiving(SMALL_BYTES_MAX)
 SYSTEM: Final = system().receiving(SMALL_BYTES_MAX)
 OWN_KEYS: Final = (members("ADMIN") | system()).receiving(SMALL_BYTES_MAX)
@@ -27,6 +28,7 @@ _WORKFLOWS: Final = "/windlass.api.v1.WorkflowService"
 _EXECUTIONS: Final = "/windlass.api.v1.ExecutionService"
 _RUNS: Final = "/windlass.api.v1.RunService"
 _APPROVALS: Final = "/windlass.api.v1.ApprovalService"
+_CIRCUITS: Final = "/windlass.api.v1.CircuitService"
 _WORKSPACES: Final = "/windlass.api.v1.WorkspaceService"
 _KEYS: Final = "/windlass.api.v1.ApiKeyService"
 _CATALOG: Final = "/windlass.catalog.v1.CatalogService"
@@ -35,23 +37,23 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_WORKFLOWS}/ApplyWorkflow": WRITE_DOCUMENT.judging_text(),
     f"{_WORKFLOWS}/ValidateWorkflow": READ_DOCUMENT.judging_text(),
     f"{_WORKFLOWS}/GetWorkflow": READ,
-    f"{_WORKFLOWS}/ListWorkflows": READ,
-    f"{_WORKFLOWS}/ListWorkflowVersions": READ,
+    f"{_WORKFLOWS}/ListWorkflows": LIST,
+    f"{_WORKFLOWS}/ListWorkflowVersions": LIST,
     f"{_WORKFLOWS}/ArchiveWorkflow": WRITE,
     f"{_WORKFLOWS}/RestoreWorkflow": WRITE,
     f"{_EXECUTIONS}/StartExecution": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX).with_trace(),
     f"{_EXECUTIONS}/BatchStartExecutions": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX).judging_text(),
     f"{_EXECUTIONS}/GetExecution": READ,
-    f"{_EXECUTIONS}/ListExecutions": READ,
+    f"{_EXECUTIONS}/ListExecutions": LIST,
     f"{_EXECUTIONS}/WatchExecution": READ.within(None),
     f"{_EXECUTIONS}/CancelExecution": WRITE,
     f"{_EXECUTIONS}/PauseExecution": WRITE,
     f"{_EXECUTIONS}/ResumeExecution": WRITE,
     f"{_EXECUTIONS}/SignalExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
-    f"{_EXECUTIONS}/ListEvents": READ,
+    f"{_EXECUTIONS}/ListEvents": LIST,
     f"{_EXECUTIONS}/ExplainExecution": READ,
-    f"{_RUNS}/ListRuns": READ,
+    f"{_RUNS}/ListRuns": LIST,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
     # The completion token in the request is the whole permission.
@@ -61,6 +63,10 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_APPROVALS}/ListApprovals": READ,
     f"{_APPROVALS}/GetApproval": READ,
     f"{_APPROVALS}/DecideApproval": WRITE,
+    f"{_CIRCUITS}/ListCircuits": READ,
+    f"{_CIRCUITS}/GetCircuit": READ,
+    f"{_CIRCUITS}/ResetCircuit": WRITE,
+    f"{_CIRCUITS}/OpenCircuit": WRITE,
     f"{_WORKSPACES}/CreateWorkspace": SYSTEM,
     f"{_WORKSPACES}/GetWorkspace": SYSTEM,
     f"{_WORKSPACES}/ListWorkspaces": SYSTEM,

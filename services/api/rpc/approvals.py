@@ -22,6 +22,7 @@ from windlass.api.v1 import approvals_pb2 as pb
 from windlass.api.v1 import approvals_pb2_grpc
 from windlass.api.v1.resources_pb2 import Approval
 from windlass.coordinator.v1 import reads_pb2
+from windlass.definition.json_values import sift
 from windlass.definition.limits import FORM_BYTES_MAX
 
 OF_APPROVALS: Final = FilterFields(
@@ -73,9 +74,7 @@ class ApprovalServicer(approvals_pb2_grpc.ApprovalServiceServicer):
 
     async def DecideApproval(self, request: pb.DecideApprovalRequest, context: RpcCall) -> pb.DecideApprovalResponse:
         identity, choice = caller(), Approval.Choice.Name(request.decision)
-        form = b""
-        if request.HasField("form"):
-            form = orjson.dumps(to_dict(request.form, "form", FORM_BYTES_MAX))
+        form = _form(request) if request.HasField("form") else b""
         message = translate.command()
         decided = message.decide_approval
         decided.run = int(_known(request.approval_id).partition(".")[2])
@@ -89,6 +88,14 @@ class ApprovalServicer(approvals_pb2_grpc.ApprovalServiceServicer):
         given = GivenDecision(request.approval_id, choice, form, request.comment, request.request_id, message, is_same)
         approval = await self._approvals.decide(identity, given)
         return holding(pb.DecideApprovalResponse, approval=translate.approval(approval.record))
+
+
+def _form(request: pb.DecideApprovalRequest) -> bytes:
+    form = to_dict(request.form, "form", FORM_BYTES_MAX)
+    # The node's output has the form three levels deep (decisions, one of them, its form).
+    if faults := sift([[[form]]], "form").faults:
+        raise refusals.invalid_fields([each._replace(path=each.path.replace("[0]", "", 3)) for each in faults])
+    return orjson.dumps(form)
 
 
 def _known(approval_id: str) -> str:

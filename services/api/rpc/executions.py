@@ -149,11 +149,14 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return translate.answer(pb.RetryExecutionResponse(), execution)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: RpcCall) -> pb.ListEventsResponse:
-        await self._executions.find(caller().workspace, request.execution_id)
+        execution = await self._executions.find(caller().workspace, request.execution_id)
         page = Page(request, "events", request.execution_id, str(request.as_of_seq))
         after_seq = max(request.after_seq, page.after_number)
         found = await self._reads.events(request.execution_id, after_seq, page.size + 1, as_of_seq=request.as_of_seq)
-        shown, token = page.cut(found, lambda event: str(event.seq), translate.event)
+        # A list of large events is cut by its coordinator. The end of an execution that was given up is no event of it.
+        newest = execution.last_seq - execution.is_given_up
+        is_cut = bool(found) and found[-1].seq < min(newest, request.as_of_seq or newest)
+        shown, token = page.cut(found, lambda event: str(event.seq), translate.event, is_cut=is_cut)
         return holding(pb.ListEventsResponse, events=shown, next_page_token=token)
 
     async def ExplainExecution(

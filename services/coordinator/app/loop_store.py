@@ -26,7 +26,7 @@ from services.coordinator.core.effects import OfStore, ReadItems
 from services.coordinator.core.items import ITEMS_BYTES_MAX, InvalidItems, LoopConfig, loop_config, unread_lists
 from services.coordinator.core.loop_outputs import output_parts
 from services.coordinator.core.loops import OUTPUT_BYTES_MAX
-from services.coordinator.core.state import Execution, Loop, Work
+from services.coordinator.core.state import Execution, Work, WorkLoop
 from services.coordinator.core.values import OutputRef, Value
 
 log = logger(__name__)
@@ -118,7 +118,7 @@ class LoopStore:
         text = await self._store.get(ref, workspace)
         return await asyncio.to_thread(loop_config, text)
 
-    async def _stored(self, owned: OwnedExecution, loop: Loop) -> OutputRef | None:
+    async def _stored(self, owned: OwnedExecution, loop: WorkLoop) -> OutputRef | None:
         assert owned.execution is not None
         workspace, parts = owned.start.origin.workspace, output_parts(owned.execution, loop)
         month = month_of(owned.execution_id)

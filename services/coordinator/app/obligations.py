@@ -26,9 +26,9 @@ from services.chassis.telemetry.metrics import counter
 from services.chassis.telemetry.tracing import emit_span
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
-from services.coordinator.app.ports import ChildRefused, Children, Dispatch, MailboxFull, QueueFull, Relatives
+from services.coordinator.app.ports import Children, Dispatch, MailboxFull, QueueFull, Relatives, StartRefused
 from services.coordinator.app.trace_segments import child_context, segment_of, segment_root
-from services.coordinator.core.commands import NoteChildStarted, RefuseChild
+from services.coordinator.core.commands import Command, NoteChildCancelTold, NoteChildStarted, RefuseChild
 from services.coordinator.core.state import (
     CancelChild,
     ChildExecution,
@@ -138,6 +138,7 @@ class ObligationKeeper:
                 crash_point("coordinator.cancel_child.before")
                 await self._relatives.cancel_child(execution, obligation.execution_id)
                 crash_point("coordinator.cancel_child.after")
+                self._put(owned, NoteChildCancelTold(obligation.execution_id))
             case TellParent():
                 crash_point("coordinator.tell_parent.before")
                 await self._relatives.tell_parent(execution)
@@ -159,16 +160,17 @@ class ObligationKeeper:
         crash_point("coordinator.start_child.before")
         try:
             await self._children.start(execution, child, traceparent)
-        except ChildRefused as refused:
+        except StartRefused as refused:
             _children.labels("refused").inc()
             self._put(owned, RefuseChild(child.execution_id, refused.reason, refused.message))
             return True
-        except QueueFull:
+        except QueueFull as full:
             _children.labels("queue full").inc()
-            if child.execution_id not in execution.children and child.is_cancelled_with_parent:
-                # It would be started only to be cancelled.
-                return True
-            raise
+            if child.execution_id in execution.children or not child.is_cancelled_with_parent:
+                raise
+            # It would be started only to be cancelled.
+            self._put(owned, RefuseChild(child.execution_id, "QUEUE_FULL", str(full)))
+            return True
         crash_point("coordinator.start_child.after")
         _children.labels("queued").inc()
         self._put(owned, NoteChildStarted(child.execution_id))
@@ -185,6 +187,6 @@ class ObligationKeeper:
             )
         return True
 
-    def _put(self, owned: OwnedExecution, command: NoteChildStarted | RefuseChild) -> None:
+    def _put(self, owned: OwnedExecution, command: Command) -> None:
         if not owned.is_dropped:
             self._executions.put(owned, command)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
+from services.coordinator.core.circuits import Circuit, CircuitVisit
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.events import Event
@@ -202,7 +203,7 @@ class Dispatch(Protocol):
     def journalled(self, message_ids: Sequence[str]) -> None: ...
 
 
-class ChildRefused(Exception):
+class StartRefused(Exception):
     """There is no such child, and there will be none."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -217,7 +218,7 @@ class QueueFull(Exception):
 
 class Children(Protocol):
     async def start(self, execution: Execution, child: ChildExecution, traceparent: str) -> None:
-        """The child is durable when this returns; a repetition finds it. Raises ChildRefused or QueueFull; or
+        """The child is durable when this returns; a repetition finds it. Raises StartRefused or QueueFull; or
         DependencyUnavailable, perhaps after the child was queued."""
         ...
 
@@ -246,6 +247,64 @@ class Watchers(Protocol):
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         """`events` follow `from_seq`. The execution is in the state after the last of them."""
+        ...
+
+
+class CircuitStanding(NamedTuple):
+    """A circuit, as far as every coordinator has to know it."""
+
+    workspace: str
+    target: str
+    # A CircuitState.
+    state: str
+    generation: int
+    # Those that are in force.
+    permits: int
+    # Until the target may be probed. It may have passed.
+    retry_seconds: float
+
+
+class CircuitChange(NamedTuple):
+    before: Circuit
+    after: Circuit
+    # By the clock of the database.
+    now: Instant
+
+
+class CircuitsFull(Exception):
+    """The workspace has as many circuits as it may have."""
+
+
+class CircuitStore(Protocol):
+    """The circuits that all coordinators share."""
+
+    async def standings(self) -> Sequence[CircuitStanding]:
+        """The circuits of all workspaces."""
+        ...
+
+    async def visit(self, visits: Sequence[CircuitVisit]) -> Sequence[CircuitChange]:
+        """Each circuit before and after its visit. One that does not exist is made by a visit with failures, and left
+        out otherwise."""
+        ...
+
+    async def forget_idle(self, idle_seconds: float) -> int: ...
+
+
+class ShownCircuits(Protocol):
+    """The circuits of a workspace, for people."""
+
+    async def page(self, workspace: str, state: str, prefix: str, after: str, limit: int) -> Sequence[Circuit]:
+        """Those in a state ("": any) whose targets begin with the prefix, in the order of their targets."""
+        ...
+
+    async def get(self, workspace: str, target: str) -> Circuit | None: ...
+
+    async def reset(self, workspace: str, target: str) -> Circuit | None:
+        """Closes it. None: there is none."""
+        ...
+
+    async def open(self, workspace: str, target: str, until: Instant) -> Circuit:
+        """Raises CircuitsFull."""
         ...
 
 

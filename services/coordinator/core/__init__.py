@@ -47,6 +47,12 @@ whoever holds the execution by then (`answers.py`). While an execution is paused
 begins, and the timers of backoffs and waits are kept apart. Everything else goes on: runs finish, and what follows from
 them is kept until the execution is resumed.
 
+How an execution ends
+---------------------
+It ends when nothing is going any more: well, or as the first failure that nobody handled, or as it was ordered to
+(`StopOrdered`: a cancel, the deadline, the first failure of a workflow that fails fast). If it does not end well and
+finished nodes say how they are undone, they are undone first (`compensating.py`).
+
 Obligations
 -----------
 What an execution owes to others is part of its state until the other side has it, so that a successor finds it in the
@@ -61,9 +67,9 @@ Laws
 3. Applying an event judges nothing and costs no more than the edges of the work that it names.
 4. The fold of the journal is the state. Effects are a function of events and state.
 5. What cannot be applied is a bug. It raises, and only that execution is affected.
-6. Every command has a handler, and matches on events are exhaustive and closed with `assert_never`. A new control node
-   is one file in `controls/`; a new event is its dataclass, its message, its branch in `fold.apply` and a golden
-   journal.
+6. Every command has a handler and every event its bookkeeping; other matches on events are exhaustive and closed with
+   `assert_never`. A new control node is one file in `controls/`; a new event is its dataclass, its message, its
+   bookkeeping in `fold/` and a golden journal.
 
 Reading order
 -------------
@@ -74,6 +80,7 @@ Reading order
     late_reports, answers           which reports count; how commands of people are answered once
     handlers/                       what each command does, one file per family of commands
     controls/                       the control nodes
+    compensating                    finished nodes are undone before an execution ends that does not end well
     state_paths, workflow_state     what templates see as `state`: where it comes from, and how branches are merged
     inputs                          what templates see of earlier nodes
     effects, projection             what is to be done after the commit, and the rows that show the state

@@ -139,6 +139,19 @@ class ReportOfEnd(ReportOfRun):
     inputs_hash: bytes = field(default=b"", kw_only=True)
     config_hash: bytes = field(default=b"", kw_only=True)
     cost_tokens: int = field(default=0, kw_only=True)
+    # What the work called, "" if it names nothing. The core does not look at it: outcomes of targets are counted
+    # outside, where all coordinators share them (circuits.py).
+    target: str = field(default="", kw_only=True)
+
+
+@dataclass(slots=True)
+class ReportHeldBack(ReportOfRun):
+    """A runner did not call the target of the work, because it was told that its circuit is open."""
+
+    # As its module names it.
+    target: str
+    # When the circuit may let the work through.
+    until: Instant = 0
 
 
 @dataclass(slots=True)
@@ -190,6 +203,29 @@ class Release(ReportOfRun):
 
 
 @dataclass(slots=True)
+class HeldWork:
+    key: WorkKey
+    target: str
+    until: Instant
+
+
+@dataclass(slots=True)
+class HoldBack:
+    """The circuits of these targets are open: their work is not to be given to a runner, and waits until then."""
+
+    works: Sequence[HeldWork]
+
+
+@dataclass(slots=True)
+class LetThrough:
+    """The circuit of their target lets the work of these keys through."""
+
+    keys: Sequence[WorkKey]
+    # It is half open, and each of them has a permit.
+    is_probe: bool = False
+
+
+@dataclass(slots=True)
 class LoseRunner:
     """A runner instance is gone. Its idempotent work may be granted again at once, the rest after the full term."""
 
@@ -232,6 +268,13 @@ class RefuseChild:
     child_execution_id: str
     reason: str
     message: str
+
+
+@dataclass(slots=True)
+class NoteChildCancelTold:
+    """The cancel is in the mailbox of the child, or the child is over."""
+
+    child_execution_id: str
 
 
 @dataclass(slots=True)
@@ -310,6 +353,7 @@ _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProg
 _OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
 _OfOutside: TypeAlias = CompleteRun | FailRun | HeartbeatRun
 _OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside
-_OfChild: TypeAlias = NoteChildStarted | RefuseChild | EndChild
+_OfChild: TypeAlias = NoteChildStarted | RefuseChild | NoteChildCancelTold | EndChild
 _OfLoops: TypeAlias = StartLoop | FinishLoop
-Command: TypeAlias = _OfRunners | Start | Tick | Adopt | _OfPeople | _OfChild | _OfLoops
+_OfCircuits: TypeAlias = ReportHeldBack | HoldBack | LetThrough
+Command: TypeAlias = _OfRunners | Start | Tick | Adopt | _OfPeople | _OfChild | _OfLoops | _OfCircuits

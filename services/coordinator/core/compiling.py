@@ -16,9 +16,12 @@ from services.coordinator.core.definition import OUTPUT_NODE, Definition, Edge, 
 from services.coordinator.core.retry import RetryOverrides
 from services.coordinator.core.state_paths import state_paths
 from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
+from windlass.definition.compensation import compensation_id
 from windlass.definition.config_schemas import LOOP_MODULES, OF_BODY, RAW_MEMBERS
 from windlass.definition.durations import parse_duration
 from windlass.definition.modules import RENDERER, STATE_SETTER, body_key
+from windlass.definition.targets import HTTP_REQUEST, http_target
+from windlass.definition.template_texts import body_of
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
@@ -40,10 +43,11 @@ def _compile(document: Document, references: References) -> Definition:
     items: Sequence[Document] = document.get("nodes") or []
     seen = _References(items, document.get("edges") or [], references)
     workflow_retry = _retry(document)
-    graph = [_node(item, workflow_retry, seen) for item in items]
+    graph = [_with_compensation(_node(item, workflow_retry, seen), item, seen) for item in items]
     nodes = {node.id: node for node in graph}
     if len(nodes) != len(graph):
         raise BrokenInvariant("two nodes of a stored definition have the same id")
+    nodes |= {node.compensation.id: node.compensation for node in graph if node.compensation is not None}
     output_node = _output_node(document, workflow_retry, seen)
     return Definition(
         nodes=nodes if output_node is None else {**nodes, OUTPUT_NODE: output_node},
@@ -105,6 +109,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         begins_on_one_path=len(state_from) > 1 and item.get("join") == "ANY",
         state_after=seen.state.after.get(node_id, ""),
         body=body,
+        target=_target(module, item.get("config") or {}),
     )
 
 
@@ -112,7 +117,7 @@ def _body(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
     """What the loop does for each item: a node like any other, with the loop's own id, policies and place."""
     config = item["config"]
     until = str(config.get("until") or "")
-    of_body = {key: value for key, value in item.items() if key not in ("config", "inputs")} | config["body"]
+    of_body = {key: value for key, value in item.items() if key not in ("config", "inputs")} | dict(body_of(item) or {})
     node = _node(of_body, workflow_retry, seen)
     has_templates = node.has_templates or bool(until)
     return replace(
@@ -129,9 +134,45 @@ def _body(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
     )
 
 
+def _with_compensation(node: Node, item: Document, seen: "_References") -> Node:
+    own: Document | None = item.get("compensate")
+    if own is None:
+        return node
+    config, inputs = _json(own.get("config") or {}), _json(own.get("inputs") or {})
+    node_id, module = compensation_id(node.id), own["module"]
+    has_templates = module in RAW_MEMBERS or is_template((config + inputs).decode())
+    labels = tuple(sorted((own.get("runnerLabels") or {}).items()))
+    compensation = Node(
+        id=node_id,
+        key=WorkKey(node_id),
+        module=module,
+        config=config,
+        inputs=inputs,
+        has_templates=has_templates,
+        # What it does not say itself is as its node says.
+        timeout=_span(own, "timeout") or node.timeout,
+        retry=_retry(own).over(node.retry),
+        runner_labels=labels or node.runner_labels,
+        is_idempotent=bool(own.get("idempotent", False)),
+        # How the execution ends is decided already.
+        is_failure_handled=True,
+        references=seen.by_compensation(node.id) if has_templates else (),
+        undoes=node.id,
+        reads_execution=has_templates and _reads(b"execution", config, inputs),
+    )
+    return replace(node, compensation=compensation)
+
+
 def _reads(name: bytes, *documents: bytes) -> bool:
     """False: no template of these documents reads what has this name, because the word does not occur in them."""
     return any(name in document for document in documents)
+
+
+def _target(module: str, config: Document) -> str:
+    """What the node calls, if no template says so."""
+    url = config.get("url") if module == HTTP_REQUEST else None
+    name = http_target(url) if isinstance(url, str) and not is_template(url) else ""
+    return f"{module} {name}" if name else ""
 
 
 def _targets(edges: Sequence[Edge]) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -177,6 +218,10 @@ class _References:
         """`reader`: has the templates, if it is not the node itself."""
         names = self._given.get(reader or node_id, ())
         return self._in_order(self._ancestors(node_id) if names is None else set(names))
+
+    def by_compensation(self, node_id: str) -> tuple[str, ...]:
+        names = self._given.get(compensation_id(node_id), ())
+        return self._in_order({*self._ancestors(node_id), node_id} if names is None else set(names))
 
     def by_output(self) -> tuple[str, ...]:
         names = self._given.get(OUTPUT_NODE, ())

@@ -75,6 +75,10 @@ class Node:
     is_failure_handled: bool = False
     # The nodes that the templates see.
     references: tuple[str, ...] = ()
+    # How it is undone once it has succeeded, if the execution does not end well.
+    compensation: "Node | None" = None
+    # On a compensation: the node that it undoes.
+    undoes: str = ""
     # The templates may read `execution`.
     reads_execution: bool = False
     # The nodes whose states it sees merged (`state_paths.py`). Empty: it sees the initial state.
@@ -91,6 +95,8 @@ class Node:
     has_control_inputs: bool = False
     # The node says itself how it is tried again.
     has_own_retry: bool = False
+    # What it calls, like "http.request@1 example.org:443", if the definition alone says so. "": its runner finds out.
+    target: str = ""
 
     @property
     def in_graph(self) -> bool:
@@ -112,10 +118,10 @@ class Node:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Definition:
-    # Every node by id, in the order of the document. The last one is `$output` if the workflow has an output template;
-    # no edge leads to it.
+    # Every node by id, in the order of the document. Behind them are the compensations, and last `$output` if the
+    # workflow has an output template; no edge leads to these.
     nodes: Mapping[str, Node]
-    # The nodes of the graph, without `$output`.
+    # The nodes of the graph, without compensations and `$output`.
     graph: Sequence[Node]
     roots: tuple[str, ...]
     leaves: tuple[str, ...]

@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never
 from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.items import item_of
-from services.coordinator.core.state import CancelChild, Execution, Loop, Obligation, Run, StartChild, Work
+from services.coordinator.core.state import Execution, Obligation, Run, StartChild, Work, WorkLoop
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
@@ -60,7 +60,7 @@ class ReadItems:
 class StoreLoopOutput:
     """Put the output of a gathered loop into the output store, and finish the loop then."""
 
-    loop: Loop
+    loop: WorkLoop
 
 
 OfStore: TypeAlias = ReadItems | StoreLoopOutput
@@ -72,7 +72,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     match event:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
-            seen = seen_nodes(execution, run.work.node) if run.work.is_templated else NOTHING_SEEN
+            seen = seen_nodes(execution, run.work) if run.work.is_templated else NOTHING_SEEN
             item = None if run.work.loop is None else item_of(run.work)
             return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
@@ -80,18 +80,18 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
         case ev.StopOrdered():
             return _stops(execution, event.outcome)
-        case ev.LoopEnded():
+        case ev.LoopClosed():
             return _item_stops(execution, event)
         case ev.ItemsRequested():
             return (ReadItems(execution.work[event.key]),)
         case ev.LoopGathered():
             return (StoreLoopOutput(execution.loops[event.key]),)
         case ev.ExecutionFinished():
-            return [each for each in execution.obligations if not isinstance(each, CancelChild)]
+            return list(execution.obligations)
         case ev.ChildRequested():
             return (StartChild(execution.unstarted[event.child_execution_id]),)
         case ev.ChildCancelOrdered():
-            return (CancelChild(event.child_execution_id),)
+            return (execution.uncancelled[event.child_execution_id],)
         case (
             ev.ExecutionStarted()
             | ev.ExecutionAdopted()
@@ -120,11 +120,16 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.OutsideAnswered()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.CompensationStarted()
             | ev.ExecutionPaused()
             | ev.ExecutionResumed()
             | ev.ExecutionReopened()
             | ev.CommandRefused()
             | ev.ChildStarted()
+            | ev.WorkHeldBack()
+            | ev.WorkLetThrough()
+            | ev.ChildRefused()
+            | ev.ChildCancelTold()
         ):
             return ()
         case _:
@@ -158,15 +163,21 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
     use before `rest_until`."""
     if execution.is_final:
         return rest_until or None
-    if not execution.only_waits or execution.stop is not None or (execution.unstarted and not rest_until):
+    if not execution.only_waits or execution.stop is not None:
+        return None
+    if (execution.unstarted or execution.uncancelled) and not rest_until:
         return None
     wake_time = execution.next_wake()
+    if execution.held_back:
+        # Nobody sends a message when a circuit closes, so an execution that waits for one looks by itself.
+        look_time = min(hold.until for hold in execution.held_back.values())
+        wake_time = min(wake_time or look_time, look_time) or now
     if rest_until:
         return min(rest_until, wake_time or rest_until)
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
 
 
-def _item_stops(execution: Execution, event: ev.LoopEnded) -> list[Effect]:
+def _item_stops(execution: Execution, event: ev.LoopClosed) -> list[Effect]:
     runs = [execution.work[key].run for key in event.stopped]
     return [StopRun(run.number, run.epoch, run.instance_id, LEASE_ENDED) for run in runs if run is not None]
 

@@ -325,7 +325,7 @@ class LoopGathered(RunEvent):
 
 
 @dataclass(slots=True)
-class LoopEnded(RunEvent):
+class LoopClosed(RunEvent):
     """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
     that is stopped."""
 
@@ -336,12 +336,18 @@ class LoopEnded(RunEvent):
 
 
 @dataclass(slots=True)
-class ChildRequested(RunEvent):
-    """A node that waits for a child wants this execution to be started. It is owed until ChildStarted, or until the
-    wait has ended. Everything that the start needs is here, so that each repetition asks for the same."""
+class ChildEvent(RunEvent):
+    """An event about an execution that the work has started."""
 
-    # It is decided here and not by whoever starts the child, so that the start can be repeated.
     child_execution_id: str
+
+
+@dataclass(slots=True)
+class ChildRequested(ChildEvent):
+    """A node that waits for a child wants this execution to be started. The start is owed until ChildStarted or
+    ChildRefused, or until the child is over. Everything that it needs is here, also the id of the child, so each
+    repetition asks for the same."""
+
     workflow: str
     # 0: the newest one when the child is started.
     version: int
@@ -354,17 +360,24 @@ class ChildRequested(RunEvent):
 
 
 @dataclass(slots=True)
-class ChildStarted(RunEvent):
+class ChildStarted(ChildEvent):
     """The child is queued, which is durable."""
-
-    child_execution_id: str
 
 
 @dataclass(slots=True)
-class ChildCancelOrdered(RunEvent):
-    """This execution is ending, so its child has to be cancelled. It is owed until this execution is over."""
+class ChildRefused(ChildEvent):
+    """The child cannot be started, now or later. If the node still waits for it, its failure follows."""
 
-    child_execution_id: str
+
+@dataclass(slots=True)
+class ChildCancelOrdered(ChildEvent):
+    """Nobody waits for the child any more, so it has to be cancelled. It is owed until ChildCancelTold, or until this
+    execution is over."""
+
+
+@dataclass(slots=True)
+class ChildCancelTold(ChildEvent):
+    """The cancel is in the mailbox of the child, or the child is over."""
 
 
 @dataclass(slots=True)
@@ -453,6 +466,27 @@ class WorkBlocked(WorkEvent):
 
 
 @dataclass(slots=True)
+class WorkHeldBack(RunEvent):
+    """The circuit of the work's target is open. The work waits, which costs no attempt and no place of a runner. The
+    event may come again for work that waits already, with a later `until_time`. `run` is the run that a runner handed
+    back for this reason, or 0."""
+
+    target: str
+    # The circuit is not expected to let the work through before.
+    until_time: Instant
+    # When the retry budget of the work is over. 0: never.
+    give_up_time: Instant
+
+
+@dataclass(slots=True)
+class WorkLetThrough(WorkEvent):
+    """The circuit of its target lets the work through: it is ready again."""
+
+    # The circuit is half open, and the work has one of its permits.
+    is_probe: bool
+
+
+@dataclass(slots=True)
 class OutputRequested(WorkEvent):
     """All nodes are done well. A runner renders the workflow's output."""
 
@@ -472,6 +506,20 @@ class StopOrdered:
     cancelled: tuple[WorkKey, ...]
     # Work that was skipped or blocked in the same decision. No WorkSkipped and no WorkBlocked follows for it any more.
     passed_over: tuple[WorkKey, ...]
+
+
+@dataclass(slots=True)
+class CompensationStarted:
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    time: Instant
+    # What it ends as after that.
+    outcome: ExecutionState
+    error: FinalError
+    # The compensations, in the order in which they are done, one after the other.
+    works: tuple[WorkKey, ...]
+    # The first of them is ready.
+    then: Consequences
 
 
 @dataclass(slots=True)
@@ -549,14 +597,17 @@ class ExecutionFinished:
     duration: Span
 
 
-_OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
+_OfStart: TypeAlias = ExecutionStarted | ExecutionAdopted
+_OfEnd: TypeAlias = OutputRequested | StopOrdered | CompensationStarted | ExecutionFinished
 _OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | ExecutionReopened | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-_OfLoop: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopEnded
-_OfChild: TypeAlias = ChildRequested | ChildStarted | ChildCancelOrdered
+LoopEvent: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
+OfChild: TypeAlias = ChildRequested | ChildStarted | ChildRefused | ChildCancelOrdered | ChildCancelTold
 _OfMessages: TypeAlias = (
     SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
 )
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | _OfLoop | _OfChild | _OfMessages
+_OfCircuit: TypeAlias = WorkHeldBack | WorkLetThrough
+_OfOthers: TypeAlias = _OfPeople | LoopEvent | OfChild | _OfMessages | _OfCircuit
+Event: TypeAlias = _OfStart | _OfEnd | _OfRun | _OfRunEnd | _OfWork | _OfOthers

@@ -7,10 +7,9 @@ and would take along whatever goes out with it.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from services.coordinator.core.definition import Node
 from services.coordinator.core.results import ERROR_MESSAGE_MAX
 from services.coordinator.core.state import SETTLED, Execution, Work, WorkState
-from services.coordinator.core.values import INLINE_BYTES_MAX, Error, OutputRef, Value
+from services.coordinator.core.values import INLINE_BYTES_MAX, Error, OutputRef, Value, WorkKey
 from services.coordinator.core.workflow_state import state_conflict
 
 # Half of what a runner receives in one message. An output that is kept outside counts with its name alone.
@@ -39,18 +38,26 @@ class SeenNodes(NamedTuple):
 NOTHING_SEEN = SeenNodes()
 
 
-def seen_nodes(execution: Execution, node: Node) -> SeenNodes:
-    if not node.references:
+def seen_nodes(execution: Execution, reader: Work) -> SeenNodes:
+    if not reader.node.references:
         return NOTHING_SEEN
     outputs: list[tuple[str, Value]] = []
     others: list[NodeWithoutOutput] = []
-    for node_id in node.references:
-        work = execution.current.get(node_id)
+    for node_id in reader.node.references:
+        work = seen_work(execution, reader, node_id)
         if work is not None and work.output is not None:
             outputs.append((node_id, work.output))
         else:
             others.append(_without_output(node_id, work))
     return SeenNodes(outputs, _with_short_messages(others) if others else ())
+
+
+def seen_work(execution: Execution, reader: Work, node_id: str) -> Work | None:
+    """The work of a node as this work sees it. A compensation sees the work that it undoes, also if it was done again
+    later."""
+    if node_id == reader.node.undoes:
+        return execution.work[WorkKey(node_id, 0, reader.key.generation)]
+    return execution.current.get(node_id)
 
 
 def _without_output(node_id: str, work: Work | None) -> NodeWithoutOutput:
@@ -80,10 +87,10 @@ class InputsFault(NamedTuple):
     message: str
 
 
-def inputs_fault(execution: Execution, node: Node) -> InputsFault | None:
-    if conflict := state_conflict(execution, node):
+def inputs_fault(execution: Execution, work: Work) -> InputsFault | None:
+    if conflict := state_conflict(execution, work.node):
         return InputsFault("STATE_CONFLICT", conflict)
-    if excess := excess_bytes(execution, node):
+    if excess := _excess_bytes(execution, work):
         message = (
             f"the outputs that its templates see have {excess} bytes together, and at most {INPUTS_BYTES_MAX} can be"
             " handed to a runner; refer to fewer outputs, or to smaller ones"
@@ -92,12 +99,12 @@ def inputs_fault(execution: Execution, node: Node) -> InputsFault | None:
     return None
 
 
-def excess_bytes(execution: Execution, node: Node) -> int:
-    """How many bytes the outputs that the node sees have, if they are too many; otherwise 0."""
-    if len(node.references) * INLINE_BYTES_MAX <= INPUTS_BYTES_MAX:
+def _excess_bytes(execution: Execution, work: Work) -> int:
+    """How many bytes the outputs that the work sees have, if they are too many; otherwise 0."""
+    if len(work.node.references) * INLINE_BYTES_MAX <= INPUTS_BYTES_MAX:
         # Almost every node has so few references that nothing needs to be counted.
         return 0
-    size_bytes = sum(_size_bytes(value) for _, value in seen_nodes(execution, node).outputs)
+    size_bytes = sum(_size_bytes(value) for _, value in seen_nodes(execution, work).outputs)
     return size_bytes if size_bytes > INPUTS_BYTES_MAX else 0
 
 

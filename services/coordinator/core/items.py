@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from services.coordinator.core.loops import has_turns
-from services.coordinator.core.state import Execution, Loop, Work
+from services.coordinator.core.state import Execution, Work, WorkLoop
 from services.coordinator.core.values import INLINE_BYTES_MAX, OutputRef
 from windlass.definition.limits import ITEMS_MAX
 
@@ -61,7 +61,7 @@ def item_of(work: Work) -> bytes | None:
     return loop.items[work.key.iteration - 1]
 
 
-def unread_lists(execution: Execution) -> list[tuple[Loop, OutputRef]]:
+def unread_lists(execution: Execution) -> list[tuple[WorkLoop, OutputRef]]:
     """The lists in the output store that the items under way need, after a take-over."""
     loops = execution.loops.values()
     return [(loop, config) for loop in loops if not loop.items and isinstance(config := loop.work.config, OutputRef)]

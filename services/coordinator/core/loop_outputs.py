@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import orjson
 
 from services.coordinator.core.loops import has_turns
-from services.coordinator.core.state import Execution, Loop, Work, WorkState
+from services.coordinator.core.state import Execution, Work, WorkLoop, WorkState
 from services.coordinator.core.values import INLINE_BYTES_MAX, OutputRef, Value
 
 
-def inline_output(execution: Execution, loop: Loop) -> bytes | None:
+def inline_output(execution: Execution, loop: WorkLoop) -> bytes | None:
     """None: it is too large to be inline, or a part of it is kept outside."""
     parts: list[bytes] = []
     size = 0
@@ -27,7 +27,7 @@ def inline_output(execution: Execution, loop: Loop) -> bytes | None:
     return b"".join(parts)
 
 
-def output_parts(execution: Execution, loop: Loop) -> Iterator[Value]:
+def output_parts(execution: Execution, loop: WorkLoop) -> Iterator[Value]:
     """The parts of the output, in their order."""
     if has_turns(loop):
         yield b'{"output":'
@@ -40,7 +40,7 @@ def output_parts(execution: Execution, loop: Loop) -> Iterator[Value]:
     yield b"]"
 
 
-def last_turn(execution: Execution, loop: Loop) -> Work:
+def last_turn(execution: Execution, loop: WorkLoop) -> Work:
     return execution.work[loop.key_of(loop.begun)]
 
 

@@ -14,7 +14,7 @@ is true, or if the outputs so far are too large for a list.
 """
 
 from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences
-from services.coordinator.core.state import Loop, Work, WorkState
+from services.coordinator.core.state import Work, WorkLoop, WorkState
 
 # The outputs of all items of a loop together, because they become one output.
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
@@ -36,20 +36,20 @@ def after_item(item: Work, branch: str = "", *, has_failed: bool = False) -> Con
     return Consequences(begun=(loop.work.key,)) if len(loop.going) == 1 else NOTHING_FOLLOWS
 
 
-def is_over(loop: Loop, branch: str, *, has_failed: bool) -> bool:
+def is_over(loop: WorkLoop, branch: str, *, has_failed: bool) -> bool:
     if has_failed and not loop.continues_on_failure:
         return True
     is_last_turn = bool(branch) and branch == DONE and has_turns(loop)
     return is_last_turn or loop.output_bytes > OUTPUT_BYTES_MAX
 
 
-def has_turns(loop: Loop) -> bool:
+def has_turns(loop: WorkLoop) -> bool:
     """It is a repeat@1."""
     body = loop.work.node.body
     return body is not None and bool(body.until)
 
 
-def items_begin(loop: Loop, count: int) -> Consequences:
+def items_begin(loop: WorkLoop, count: int) -> Consequences:
     """So many further items begin."""
     body = loop.work.node.body
     assert body is not None

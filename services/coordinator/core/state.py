@@ -3,10 +3,10 @@
 Only `fold.apply` writes the state; everything else reads it. Applying an event touches the edges of the work that the
 event names and nothing else, so a fan-out of a thousand folds in linear time.
 
-    Work   a piece of work, by its key. All attempts at it share it.
-    Run    one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
-    Wait   what a control node waits for, or work that somebody else finishes.
-    Loop   a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
+    Work      a piece of work, by its key. All attempts at it share it.
+    Run       one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
+    Wait      what a control node waits for, or work that somebody else finishes.
+    WorkLoop  a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
 
 The life of work that a runner does:
 
@@ -17,6 +17,9 @@ The life of work that a runner does:
 
 Work that its module hands to somebody else goes from LIVE to WAITING by RunDeferred, and on from there as if it were
 LIVE, when it was answered (OutsideAnswered) or its time is over (WaitEnded).
+
+Work whose target must not be called now goes from READY or LIVE to HELD_BACK, and back to READY when the circuit of
+the target lets it through (circuits.py).
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
 BEGUN, and then to SUCCEEDED or FAILED. A loop is LOOPING while its items are under way, and BEGUN again when it has to
@@ -60,6 +63,7 @@ class WorkState(Enum):
     BEGUN = "BEGUN"
     WAITING = "WAITING"
     LOOPING = "LOOPING"
+    HELD_BACK = "HELD_BACK"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -112,7 +116,7 @@ class Work:
     rendered: Value | None = None
     output: Value | None = None
     # The loop that it is an item of.
-    loop: "Loop | None" = None
+    loop: "WorkLoop | None" = None
 
     @property
     def is_templated(self) -> bool:
@@ -189,7 +193,8 @@ class ChildExecution(NamedTuple):
     # 0: none but that of its own workflow.
     deadline: Instant
     is_cancelled_with_parent: bool
-    # The run of the node that started it.
+    # The work that waits for it, and its run.
+    key: WorkKey
     run: int
 
 
@@ -215,7 +220,7 @@ class KeptSignal(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Loop:
+class WorkLoop:
     """A loop that is under way. An event about an item costs the same however many items there are."""
 
     # The loop's own work, which has the iteration 0.
@@ -244,6 +249,20 @@ class Loop:
         return WorkKey(key.node, iteration, key.generation)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class CircuitHold:
+    """Work that waits for the circuit of its target, or was let through by it."""
+
+    work: Work
+    target: str
+    # The circuit is not expected to let the work through before.
+    until: Instant
+    # The order of the timer that ends the wait with a failure. 0: the wait is over, or lasts as long as it takes.
+    timer: int = 0
+    # It was let through with a permit of a half-open circuit, and its attempt has no outcome yet.
+    is_probe: bool = False
+
+
 class TimerKind(Enum):
     BACKOFF = "BACKOFF"
     WAIT = "WAIT"
@@ -253,12 +272,14 @@ class TimerKind(Enum):
     DEADLINE = "DEADLINE"
     # Runners that were told to stop are no longer waited for.
     ANSWER = "ANSWER"
+    # The retry budget of work that is held back is over.
+    GIVE_UP = "GIVE_UP"
 
 
 # These wait while the execution is paused.
 HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT)
 
-Subject: TypeAlias = Work | Run | Wait
+Subject: TypeAlias = Work | Run | Wait | CircuitHold
 
 
 class Timer(NamedTuple):
@@ -296,6 +317,15 @@ class Conflict(NamedTuple):
 Settings: TypeAlias = Mapping[str, Setting]
 
 
+class Compensation(NamedTuple):
+    """The execution ends as this once its work is undone."""
+
+    outcome: ExecutionState
+    error: FinalError
+    # For each compensation, but the last, the one that follows it.
+    next: Mapping[WorkKey, WorkKey]
+
+
 class PausedBy(NamedTuple):
     caller: str
     reason: str
@@ -310,15 +340,18 @@ class Answer(NamedTuple):
 
 
 class StartChild(NamedTuple):
-    """The child has to be queued. ChildStarted acknowledges it, and so does the end of the wait."""
+    """The child has to be queued. ChildStarted and ChildRefused acknowledge it, and so does the end of the child."""
 
     child: ChildExecution
 
 
 class CancelChild(NamedTuple):
-    """The child has to learn that its parent is ending. The end of the lease acknowledges it."""
+    """The child has to learn that nobody waits for it. ChildCancelTold acknowledges it, and so does the end of the
+    lease."""
 
     execution_id: str
+    key: WorkKey
+    run: int
 
 
 class TellParent(NamedTuple):
@@ -365,15 +398,19 @@ class Execution:
     # rest of the state, so it is no part of a comparison.
     state_views: dict[WorkKey, Settings] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
-    loops: dict[WorkKey, Loop] = field(default_factory=dict)
+    loops: dict[WorkKey, WorkLoop] = field(default_factory=dict)
     # Loops that have not started, because their config is in the output store.
     unread: dict[WorkKey, Work] = field(default_factory=dict)
     # Loops whose items are all done, and whose output has to be put into the output store.
-    unstored: dict[WorkKey, Loop] = field(default_factory=dict)
+    unstored: dict[WorkKey, WorkLoop] = field(default_factory=dict)
     # Signals that came before a node waited for them, oldest first, by the sequence numbers of their events.
     signals: dict[int, KeptSignal] = field(default_factory=dict)
     # All that were ever requested, by the numbers of their runs.
     approvals: dict[int, Approval] = field(default_factory=dict)
+    # Work that waits for the circuit of its target, in the order in which it began to wait; and work that was let
+    # through, whose target is known therefore.
+    held_back: dict[WorkKey, CircuitHold] = field(default_factory=dict)
+    let_through: dict[WorkKey, CircuitHold] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
     # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)
@@ -388,13 +425,17 @@ class Execution:
     # The answers to the newest commands of people, by message id, oldest first (`fold/answers.py`).
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     stop: Stop | None = None
+    # Work that has succeeded and can be undone, in the order in which it succeeded.
+    compensable: list[Work] = field(default_factory=list)
+    compensation: Compensation | None = None
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
-    # The waits for children, by the id of the child; and the children that are not known to be queued. A child stays
-    # among these even if this execution is told to end before.
+    # The waits for children, by the id of the child; the children that are not known to be queued, though perhaps
+    # nobody waits for them any more; and the cancels of children that are not known to have arrived.
     children: dict[str, Wait] = field(default_factory=dict)
     unstarted: dict[str, ChildExecution] = field(default_factory=dict)
-    # What is owed beside the start of children, in the order in which it has to be done.
+    uncancelled: dict[str, CancelChild] = field(default_factory=dict)
+    # What is owed when the execution is final, in the order in which it has to be done.
     obligations: list[Obligation] = field(default_factory=list)
     retries: int = 0
     cost_tokens: int = 0
@@ -408,17 +449,23 @@ class Execution:
         return self.final_state is not None
 
     @property
+    def is_ending(self) -> bool:
+        """What it ends as is decided. Before that runners stop, or finished work is undone."""
+        return self.stop is not None or self.compensation is not None
+
+    @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
         has_work = self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over
-        return bool(has_work or self.loops or self.unread)
+        return bool(has_work or self.loops or self.unread or self.held_back)
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
         if self.live or self.unread or self.unstored:
             return False
-        return self.paused_by is not None or (not self.ready and bool(self.waits or self.backoffs))
+        has_waits = bool(self.waits or self.backoffs or self.held_back)
+        return self.paused_by is not None or (not self.ready and has_waits)
 
     @property
     def state(self) -> ExecutionState:
@@ -433,7 +480,7 @@ class Execution:
     @property
     def owed(self) -> list[Obligation]:
         """What others have yet to be told, in the order in which they have to be told."""
-        return [*map(StartChild, self.unstarted.values()), *self.obligations]
+        return [*map(StartChild, self.unstarted.values()), *self.uncancelled.values(), *self.obligations]
 
     def work_of(self, key: WorkKey) -> Work:
         """The work with this key. It is made when it is first mentioned."""
@@ -448,7 +495,9 @@ class Execution:
     def _new_item(self, key: WorkKey, node: Node) -> Work:
         loop = self.loops[WorkKey(key.node, 0, key.generation)]
         assert node.body is not None
-        work = self.work[key] = loop.going[key.iteration] = Work(key, node.body, 0, loop=loop)
+        work = self.work[key] = loop.going[key.iteration] = Work(
+            key, node.body, 0, overrides=loop.work.overrides, loop=loop
+        )
         loop.begun = key.iteration
         return work
 
@@ -473,12 +522,15 @@ def is_stale(execution: Execution, timer: Timer) -> bool:
     if timer.subject is not None and timer.subject.timer != timer.order:
         return True
     match timer.kind:
-        case TimerKind.BACKOFF | TimerKind.WAIT:
+        case TimerKind.BACKOFF | TimerKind.WAIT | TimerKind.GIVE_UP:
             return False
-        case TimerKind.BACKSTOP | TimerKind.DEADLINE:
+        case TimerKind.BACKSTOP:
             return execution.stop is not None
+        case TimerKind.DEADLINE:
+            return execution.stop is not None or execution.compensation is not None
         case TimerKind.ANSWER:
-            return not execution.live
+            # The runs of a compensation were not told to stop.
+            return execution.stop is None or not execution.live
         case _:
             assert_never(timer.kind)
 
@@ -495,7 +547,7 @@ def unsettled(execution: Execution) -> list[str]:
 
 
 class Summary(NamedTuple):
-    """Every node of the graph of a final execution by id, in exactly one of the five."""
+    """Every node of the graph of a final execution by id, in exactly one of the first five."""
 
     succeeded: tuple[str, ...]
     failed: tuple[str, ...]
@@ -504,6 +556,9 @@ class Summary(NamedTuple):
     blocked: tuple[str, ...]
     # Stopped or never begun, because the execution was ended first.
     cancelled: tuple[str, ...]
+    # Of those that succeeded: the ones that were undone, and the ones whose compensation failed.
+    compensated: tuple[str, ...]
+    not_compensated: tuple[str, ...]
 
 
 def summary(execution: Execution) -> Summary:
@@ -512,4 +567,17 @@ def summary(execution: Execution) -> Summary:
         work = execution.current.get(node.id)
         state = WorkState.CANCELLED if work is None or work.state not in SETTLED else work.state
         ids[state].append(node.id)
-    return Summary(*map(tuple, ids.values()))
+    succeeded, failed, skipped, blocked, cancelled = map(tuple, ids.values())
+    compensated, not_compensated = _compensated(execution) if execution.compensation is not None else ((), ())
+    return Summary(succeeded, failed, skipped, blocked, cancelled, compensated, not_compensated)
+
+
+def _compensated(execution: Execution) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The nodes that were undone, and those that were not although they have a compensation."""
+    undone: list[str] = []
+    not_undone: list[str] = []
+    for node in execution.definition.graph:
+        work = execution.current.get(node.compensation.id) if node.compensation is not None else None
+        if work is not None:
+            (undone if work.state is WorkState.SUCCEEDED else not_undone).append(node.id)
+    return tuple(undone), tuple(not_undone)

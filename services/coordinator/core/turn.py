@@ -63,19 +63,18 @@ class Turn:
     def stop_if_fail_fast(self) -> None:
         """The workflow ends at the first failure that nobody handles."""
         execution = self.execution
-        if execution.stop is None and execution.definition.is_fail_fast and execution.first_failure is not None:
+        if execution.stop is not None or execution.compensation is not None:
+            return
+        if execution.definition.is_fail_fast and execution.first_failure is not None:
             self.order_stop(ExecutionState.FAILED, execution.first_failure)
 
     def order_stop(self, outcome: ExecutionState, error: FinalError, message_id: str = "", caller: str = "") -> None:
         execution, answer_by = self.execution, self.now + ANSWER_TERM
-        idle = (*execution.ready, *execution.backoffs.values(), *execution.to_begin)
+        held_back = [hold.work for hold in execution.held_back.values()]
+        idle = (*execution.ready, *execution.backoffs.values(), *held_back, *execution.to_begin)
         cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
         for wait in list(execution.waits.values()):
-            child = wait.child
-            if child is not None and child.is_cancelled_with_parent and wait.work.run is not None:
-                run = wait.work.run.number
-                self.emit(ev.ChildCancelOrdered(self.now, wait.work.key, run, child.execution_id))
             self.cancel_run(wait.work)
         for work in [*execution.unread.values(), *(loop.work for loop in execution.loops.values())]:
             self.cancel_run(work)
@@ -83,6 +82,9 @@ class Turn:
     def cancel_run(self, work: Work) -> None:
         """The work has a run, and nobody is asked whether it has stopped."""
         assert work.run is not None
+        wait = self.execution.waits.get(work.key)
+        if wait is not None and wait.child is not None and wait.child.is_cancelled_with_parent:
+            self.emit(ev.ChildCancelOrdered(self.now, work.key, work.run.number, wait.child.execution_id))
         self.emit(ev.RunCancelled(self.now, work.key, work.run.number, 0, 0, False))
 
     # Work that no runner has: it waits, succeeds or fails
@@ -119,8 +121,10 @@ class Turn:
         random: float = 0.0,
         retry_after: Span = 0,
         is_reported: bool = True,
+        reason: FailureReason | None = None,
     ) -> None:
-        verdict = self._verdict(work, error, random, retry_after)
+        """With a `reason` the work is not tried again, whatever its retry policy says."""
+        verdict = reason or self._verdict(work, error, random, retry_after)
         retry_time, reason = (0, verdict) if isinstance(verdict, FailureReason) else (verdict, None)
         error = results.clean_error(error)
         self.emit(

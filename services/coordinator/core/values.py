@@ -78,6 +78,8 @@ class FailureReason(StrEnum):
     POISON = "POISON"
     # The execution was already ending; whether it might have been tried again was never asked.
     STOPPED = "STOPPED"
+    # The circuit of its target was open until its retry budget was over.
+    CIRCUIT_BREAKER = "CIRCUIT_BREAKER"
 
 
 class ReleaseReason(StrEnum):

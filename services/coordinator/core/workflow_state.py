@@ -25,6 +25,9 @@ STATE_VALUE_BYTES_MAX = 16 * 1024
 
 def seen_state(execution: Execution, node: Node) -> bytes:
     """The state that the templates of the node see, as a JSON object."""
+    if node.undoes:
+        # A compensation sees what its node saw.
+        node = execution.definition.nodes[node.undoes]
     initial = execution.definition.initial_state
     settings, _ = _seen(execution, node)
     if not settings:

@@ -199,3 +199,27 @@ CREATE TABLE runner_sessions (
     suspect_time timestamptz,
     ended_time timestamptz
 ) WITH (fillfactor = 50);
+
+-- The circuit breakers, one for each target of a workspace that has failed lately (core/circuits.py explains them). A
+-- target without a row counts as closed. Coordinators visit a row some times a second while its target is called.
+CREATE TABLE circuits (
+    workspace text NOT NULL,
+    -- "<module> <name>".
+    target text NOT NULL,
+    state text NOT NULL DEFAULT 'CLOSED' CHECK (state IN ('CLOSED', 'OPEN', 'HALF_OPEN')),
+    -- It rises whenever the circuit opens or is reset by hand.
+    generation bigint NOT NULL DEFAULT 0,
+    openings integer NOT NULL DEFAULT 0,
+    probes_answered integer NOT NULL DEFAULT 0,
+    -- The outcomes of the last slots: the number of the newest slot, then answers and failures, newest first.
+    outcomes jsonb NOT NULL DEFAULT '[]',
+    -- Pairs of a piece of work and the time (µs since 1970) at which its permit ends.
+    permits jsonb NOT NULL DEFAULT '[]',
+    -- For each coordinator, how much work it has seen waiting, and until when (µs since 1970) that counts.
+    waiting jsonb NOT NULL DEFAULT '[]',
+    open_time timestamptz,
+    -- When the target may be probed. It is set while the circuit is open.
+    retry_time timestamptz,
+    last_failure_time timestamptz,
+    PRIMARY KEY (workspace, target)
+) WITH (fillfactor = 50);

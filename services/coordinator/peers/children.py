@@ -7,7 +7,7 @@ from typing import Final
 
 from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.timestamps import put_micros
-from services.coordinator.app.ports import ChildRefused, QueueFull
+from services.coordinator.app.ports import QueueFull, StartRefused
 from services.coordinator.core.commands import EndChild
 from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import ChildExecution, Execution
@@ -61,7 +61,7 @@ class ApiChildren:
         except Refusal as refused:
             if refused.reason == _QUEUE_FULL:
                 raise QueueFull(refused.message) from None
-            raise ChildRefused(refused.reason, refused.message) from None
+            raise StartRefused(refused.reason, refused.message) from None
 
 
 def _order(execution: Execution, child: ChildExecution, traceparent: str) -> StartOrder:

@@ -9,6 +9,7 @@ from services.chassis.identity.callers import Rule, runners, services
 from services.chassis.lease.frames import HEARD_ITEMS_MAX
 
 _READS: Final = "/windlass.coordinator.v1.ReadService"
+_CIRCUITS: Final = "/windlass.coordinator.v1.CircuitService"
 _OUTPUTS: Final = "/windlass.coordinator.v1.RunnerOutputs"
 # 64 MiB at 2 Mbit/s.
 _TRANSFER_SECONDS: Final = 300.0
@@ -21,6 +22,10 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_OUTPUTS}/UploadOutput": (runners() | services("runner")).within(_TRANSFER_SECONDS),
     f"{_OUTPUTS}/DownloadOutput": (runners() | services("runner")).within(_TRANSFER_SECONDS),
     "/windlass.coordinator.v1.WatchService/Watch": services("api").within(None),
+    f"{_CIRCUITS}/ListCircuits": services("api"),
+    f"{_CIRCUITS}/GetCircuit": services("api"),
+    f"{_CIRCUITS}/ResetCircuit": services("api"),
+    f"{_CIRCUITS}/OpenCircuit": services("api"),
     f"{_READS}/GetExecutions": services("api"),
     f"{_READS}/ListExecutions": services("api"),
     f"{_READS}/ListRuns": services("api"),

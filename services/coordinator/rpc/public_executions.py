@@ -28,10 +28,10 @@ from windlass.coordinator.v1 import reads_pb2 as pb
 _EXECUTION_STATES: Final = dict(api.Execution.State.items())
 _RUN_STATES: Final = dict(api.Run.State.items())
 _ERROR_CLASSES: Final = dict(api.Run.ErrorClass.items())
-_SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})
+_SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration", "delay"})
 # A runner's instance is the secret by which its reports are known to be its own. The work that a stop cancels is left
 # out because the summary of the execution names all nodes that were not done.
-_HIDDEN: Final = frozenset({"time", "traceparent", "instance_id", "cancelled", "passed_over"})
+_HIDDEN: Final = frozenset({"time", "traceparent", "instance_id", "cancelled", "passed_over", "stopped"})
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The last microsecond of the year 9999.
@@ -189,6 +189,8 @@ def _plain(name: str, value: Any) -> Any:
             return [_reopened(work) for work in value]
         case tuple() if name == "labels":
             return dict(value)
+        case tuple() if name == "works":
+            return [key.node for key in value]
         case _ if is_dataclass(value):
             return _object(value)
         case _:

@@ -25,6 +25,8 @@ from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer
 
 _IDS_MAX: Final = 1_000
 _LIMIT_MAX: Final = 1_000
+# A list of events ends where their details reach this size. An output of up to 256 KiB is part of its event.
+_EVENT_BYTES: Final = 2 * 1024 * 1024
 
 
 class Reads(StoredEvents, Protocol):
@@ -168,16 +170,19 @@ class ReadServicer(ReadServiceServicer):
     async def event_records(
         self, execution_id: str, after_seq: int, as_of_seq: int, limit: int
     ) -> list[pb.EventRecord]:
-        """At most `limit` events after `after_seq`, up to `as_of_seq` unless that is 0."""
+        """At most `limit` events after `after_seq`, up to `as_of_seq` unless that is 0. Large ones are fewer, but at
+        least one."""
         records: list[pb.EventRecord] = []
+        room = _EVENT_BYTES
         for _, seq, epoch, event in await self._reads.events(execution_id, after_seq=after_seq, limit=limit):
-            if len(records) == limit or 0 < as_of_seq < seq:
+            if len(records) == limit or room <= 0 or 0 < as_of_seq < seq:
                 break
             if not isinstance(event, Event):
                 # A newer version wrote it, and the events after it depend on it.
                 break
             if seq > after_seq:
                 records.append(event_record(event, execution_id, seq, epoch))
+                room -= len(records[-1].details)
         return records
 
 

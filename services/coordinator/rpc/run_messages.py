@@ -16,13 +16,22 @@ from services.coordinator.core.commands import (
     Release,
     ReportDeferred,
     ReportFailure,
+    ReportHeldBack,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
 )
 from services.coordinator.core.effects import GrantRun
-from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, fault_of, is_cursor, release_reason
+from services.coordinator.core.inputs import seen_work
+from services.coordinator.core.results import (
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
+    clamp_target,
+    fault_of,
+    is_cursor,
+    release_reason,
+)
 from services.coordinator.core.run_ids import run_id, split_run_id
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
@@ -41,6 +50,8 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
 # The key of the input is the id of no node.
 INPUT_KEY: Final = "$input"
 _RUN_KEY: Final = "runs/"
+# The reason of a runner that hands a run back instead of calling a target whose circuit is open.
+CIRCUIT_OPEN: Final = "CIRCUIT_OPEN"
 # A grant has at most 4 MiB: everything but the data that templates see takes part of it, and so do the references.
 _DATA_BYTES_MAX: Final = 1024 * 1024
 _GRANT_BYTES_MAX: Final = 3 * 1024 * 1024
@@ -53,7 +64,13 @@ def run_of_key(key: str) -> int:
 
 
 def run_grant(
-    execution: Execution, effect: GrantRun, key: str, completion_token: str, places_max: int, now: Instant
+    execution: Execution,
+    effect: GrantRun,
+    key: str,
+    completion_token: str,
+    places_max: int,
+    now: Instant,
+    open_targets: Sequence[str] = (),
 ) -> Grant:
     run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
@@ -80,13 +97,15 @@ def run_grant(
         if node.until and not run.is_rendering:
             message.until = node.until
         _put_facts(message, execution, effect)
-        _put_data(message, execution, effect.outputs)
+        _put_data(message, execution, work, effect.outputs)
     if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)
-    if execution.deadline:
+    if execution.deadline and not node.undoes:
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
         put_micros(message.execution_left, max(0, execution.deadline - now))
+    if open_targets:
+        message.open_targets.extend(open_targets)
     return Grant(lease_id, run.epoch, message)
 
 
@@ -115,18 +134,24 @@ def _put_overrides(message: pb.RunGrant, work: Work) -> None:
 
 
 def _put_facts(message: pb.RunGrant, execution: Execution, effect: GrantRun) -> None:
-    for node in effect.without_output:
-        shown = message.without_output[node.id]
-        shown.state = node.state
-        if node.error is not None:
-            shown.error_type, shown.error_message = node.error.type, node.error.message
-    if effect.run.work.node.reads_execution:
+    for other in effect.without_output:
+        shown = message.without_output[other.id]
+        shown.state = other.state
+        if other.error is not None:
+            shown.error_type, shown.error_message = other.error.type, other.error.message
+    node = effect.run.work.node
+    if node.undoes and execution.compensation is not None:
+        error = execution.compensation.error
+        shown_error = message.execution_error
+        shown_error.node, shown_error.type, shown_error.message = error.node, error.type, error.message
+    if node.reads_execution:
         message.workflow_version = execution.origin.version
         put_micros(message.execution_create_time, execution.origin.create_time)
 
 
-def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:
-    """The input and the outputs. The largest are left to be fetched if all of them would make the grant too large."""
+def _put_data(message: pb.RunGrant, execution: Execution, reader: Work, outputs: Sequence[tuple[str, Value]]) -> None:
+    """The input and the outputs that this work sees. The largest are left to be fetched if all of them would make the
+    grant too large."""
     input_ = execution.origin.input
     sizes = {name: len(value) for name, value in outputs if isinstance(value, bytes)} | {INPUT_KEY: len(input_)}
     left_out = _left_out(message, sizes)
@@ -135,9 +160,9 @@ def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tupl
     else:
         message.execution_input = input_
     for name, value in outputs:
-        run = execution.current[name].run
-        if name in left_out and run is not None:
-            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{run.number}", "", sizes[name]))
+        source = seen_work(execution, reader, name) if name in left_out else None
+        if source is not None and source.run is not None:
+            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{source.run.number}", "", sizes[name]))
         else:
             fill_output(message.outputs[name], value)
 
@@ -195,6 +220,8 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
     if outcome == "released":
         reason = release_reason(report.released.reason)
         may_have_begun, cursor = report.released.may_have_begun, _usable(report.released.cursor)
+        if report.released.reason == CIRCUIT_OPEN and (target := clamp_target(report.target)):
+            return ReportHeldBack(number, epoch, target, instance_id=instance_id)
         return Release(number, epoch, reason, may_have_begun, cursor, instance_id=instance_id)
     if outcome == "stopped":
         start, end = micros_of(report.start_time), micros_of(report.end_time)
@@ -237,6 +264,7 @@ def _facts(report: pb.RunReport) -> dict[str, Any]:
         "inputs_hash": report.inputs_hash,
         "config_hash": report.config_hash,
         "cost_tokens": report.cost_tokens,
+        "target": clamp_target(report.target) if report.target else "",
         "instance_id": report.head.instance_id,
     }
 

@@ -61,14 +61,19 @@ JOIN unnest(%s::uuid[], %s::int4[]) WITH ORDINALITY AS asked (execution_id, numb
 ORDER BY asked.place
 """
 _INPUT: Final = "SELECT input FROM executions WHERE execution_id = %s"
-# A page of runs ends where its outputs reach this size: half of what a client receives in one message by default.
+# A page of runs, or of events, ends where its outputs reach this size: half of what a client receives in one message by
+# default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
 # This is for callers that would take a short page for the last one.
 _UNCUT_BYTES: Final = 2**62
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-# Rows of the journal that end after an event. Each holds at least one event.
+# Rows of the journal that end after an event. Each holds at least one event. PostgreSQL knows their lengths without
+# reading them.
 _JOURNAL: Final = """
-SELECT events FROM journal WHERE execution_id = %s AND last_seq > %s ORDER BY last_seq LIMIT %s
+SELECT events FROM (
+  SELECT events, last_seq, sum(octet_length(events)) OVER (ORDER BY last_seq) - octet_length(events) AS bytes_before
+  FROM journal WHERE execution_id = %s AND last_seq > %s ORDER BY last_seq LIMIT %s
+) page WHERE bytes_before < %s ORDER BY last_seq
 """
 
 
@@ -165,8 +170,9 @@ class PostgresReads:
         return RunPage([dict(zip((*READ, *EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
     async def events(self, execution_id: str, *, after_seq: int, limit: int) -> Iterable[Stored]:
-        """The events of at most `limit` appends, from the append that holds the event after `after_seq`."""
-        rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit))
+        """The events of at most `limit` appends, from the append that holds the event after `after_seq`. Large ones are
+        fewer, but at least one."""
+        rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit, PAGE_BYTES))
         return itertools.chain.from_iterable(unseal(events) for (events,) in rows)
 
     async def appends_with(self, execution_id: str, message_id: str) -> Iterable[Stored]:

@@ -84,4 +84,15 @@ approvals: Final = Table(
 )
 Index("approvals_workspace", approvals.c.workspace, approvals.c.execution_id, approvals.c.number)
 
+circuits: Final = Table(
+    "circuits",
+    metadata,
+    *key(Text, "workspace target"),
+    *needed(Text, "state"),
+    *needed(BigInteger, "generation"),
+    *needed(Integer, "openings probes_answered"),
+    *needed(JSONB, "outcomes permits waiting"),
+    *optional(TIME, "open_time retry_time last_failure_time"),
+)
+
 runner_sessions: Final = session_table("runner_sessions", metadata)

@@ -20,15 +20,26 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering, with_parts
 from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
-from services.runner.core.job import AttemptOutcome, Deferred, Job, OutputMissing, RunLease, StoredOutput, Succeeded
+from services.runner.core.job import (
+    AttemptOutcome,
+    Deferred,
+    Job,
+    OutputMissing,
+    Released,
+    RunLease,
+    StoredOutput,
+    Succeeded,
+)
 from services.runner.core.plain import are_plain_conditions, is_plain_document, weight_of_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.definition.limits import ATTEMPT_SECONDS_MAX
-from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError, TransientError
+from windlass.sdk import Branch, CircuitOpenError, Context, Module, ModuleError, PermanentError, TransientError
 from windlass.sdk.encoding import encoded
 
 INLINE_BYTES_MAX = 256 * 1024
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+# The reason of a run that is handed back because its target must not be called.
+CIRCUIT_OPEN = "CIRCUIT_OPEN"
 # Of the outputs that a node reads from the store, all together.
 LOADED_BYTES_MAX = OUTPUT_BYTES_MAX
 
@@ -136,16 +147,18 @@ def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Cont
         evaluate=evaluate,
         traceparent=traceparent,
         completion_token=job.completion_token,
+        open_targets=job.open_targets,
     )
 
 
 def call_inline(attempt: Attempt) -> AttemptOutcome:
     """Call a short module that never blocks, on the thread of the caller."""
     try:
+        _name_target(attempt)
         returned = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
         return _outcome(attempt.context, returned)
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
-        return failure_of(error)
+        return _outcome_of(error, attempt.context)
 
 
 def prepare_and_call_inline(prepared: Callable[[], Attempt]) -> tuple[Attempt, AttemptOutcome]:
@@ -162,6 +175,7 @@ async def call(attempt: Attempt, threads: ModuleThreads, module_loop: ModuleLoop
     timeout = _timeout_seconds(attempt.job)
     function, given = attempt.module.function, (attempt.context, attempt.inputs, attempt.config)
     try:
+        _name_target(attempt)
         async with asyncio.timeout(timeout) as limit:
             if attempt.module.is_async:
                 returned: AttemptOutcome = await module_loop.call(task_name(attempt.job), _awaited, function, *given)
@@ -174,7 +188,19 @@ async def call(attempt: Attempt, threads: ModuleThreads, module_loop: ModuleLoop
         if isinstance(error, TimeoutError) and limit.expired():
             attempt.context.cancelled = True
             return Failure(FailureClass.TIMEOUT, "NODE_TIMEOUT", f"not done after {timeout:g} s")
-        return failure_of(error)
+        return _outcome_of(error, attempt.context)
+
+
+def _name_target(attempt: Attempt) -> None:
+    if attempt.module.target:
+        attempt.context.target(attempt.module.target)
+
+
+def _outcome_of(error: Exception, context: Context) -> AttemptOutcome:
+    """The run is handed back when the module called nothing, because it was told of an open circuit."""
+    if context.is_held_back and isinstance(error, CircuitOpenError):
+        return Released(CIRCUIT_OPEN, may_have_begun=False)
+    return failure_of(error)
 
 
 def task_name(job: Job) -> str:
@@ -260,7 +286,7 @@ def _deadline(job: Job) -> datetime:
 
 def bytes_of_data(job: Job) -> int:
     """The size of everything that the templates of the job can see."""
-    data = (job.execution_input, job.state, job.item, *job.outputs.values(), *job.without_output.values())
+    data = (job.execution_input, job.state, job.item, job.error, *job.outputs.values(), *job.without_output.values())
     return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
@@ -280,6 +306,8 @@ def data_of(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], byte
     data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
     if job.item:
         data["item",] = job.item
+    if job.error:
+        data["error",] = job.error
     for node, value in job.outputs.items():
         data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
     for node, value in job.without_output.items():

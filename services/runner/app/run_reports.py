@@ -53,7 +53,8 @@ class RunReports:
         else:
             hashes, context = (attempt.inputs_hash, attempt.config_hash), attempt.context
             cursor = context.told_cursor if isinstance(outcome, Failure) else b""
-            ended = Ended(job, outcome, start_ns, end_ns, *hashes, clamp_cost(context.cost_tokens), cursor)
+            cost_tokens = clamp_cost(context.cost_tokens)
+            ended = Ended(job, outcome, start_ns, end_ns, *hashes, cost_tokens, cursor, context.called)
         try:
             self._report(ended)
         except Exception as error:  # noqa: BLE001 - an outcome that cannot be encoded must not leave the run unreported

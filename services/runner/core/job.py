@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -87,6 +87,10 @@ class Job:
     # What templates see as `execution` beside its id and its workflow. Empty: no template reads it.
     version: int = 0
     create_time: str = ""
+    # The targets of its module that must not be called.
+    open_targets: Collection[str] = ()
+    # Why the execution does not end well, as JSON. Empty: the work undoes no node.
+    error: bytes = b""
 
     @property
     def lease(self) -> RunLease:
@@ -139,6 +143,8 @@ class Ended:
     cost_tokens: int = 0
     # The last cursor of an attempt that failed; empty when there is none.
     cursor: bytes = b""
+    # What the module called, or did not call because its circuit is open; empty when it names nothing.
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)

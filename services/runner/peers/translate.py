@@ -61,8 +61,10 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         without_output={node: _seen(other) for node, other in grant.without_output.items()}
         if grant.without_output
         else {},
+        error=_error_seen(grant.execution_error) if grant.HasField("execution_error") else b"",
         version=grant.workflow_version,
         create_time=_rfc3339(grant.execution_create_time) if grant.workflow_version else "",
+        open_targets=tuple(grant.open_targets),
         deadline_ns=now_ns + grant.execution_left.ToNanoseconds() if grant.HasField("execution_left") else 0,
     )
 
@@ -78,6 +80,8 @@ def report_of(ended: Ended, report_id: str) -> pb.RunReport:
     )
     report.start_time.seconds, report.start_time.nanos = divmod(ended.start_ns, _BILLION)
     report.end_time.seconds, report.end_time.nanos = divmod(ended.end_ns, _BILLION)
+    if ended.target:
+        report.target = ended.target
     match outcome:
         case Succeeded():
             _set_output(report.succeeded.output, outcome.output)
@@ -117,6 +121,10 @@ def _seen(other: pb.NodeWithoutOutput) -> bytes:
     """A node without an output, as templates see it."""
     error = {"type": other.error_type, "message": other.error_message} if other.state == "FAILED" else None
     return orjson.dumps({"output": None, "state": other.state, "error": error})
+
+
+def _error_seen(error: pb.ExecutionError) -> bytes:
+    return orjson.dumps({"node": error.node, "type": error.type, "message": error.message})
 
 
 def _rfc3339(time: Timestamp) -> str:

@@ -33,6 +33,8 @@ def grant_of(template: str) -> pb.RunGrant:
     grant.without_output["failed"].error_type, grant.without_output["failed"].error_message = "BOOM", "it broke"
     for state in ("SKIPPED", "BLOCKED", "PENDING"):
         grant.without_output[state.lower()].state = state
+    error = grant.execution_error
+    error.node, error.type, error.message = "ship", "BOOM", "it broke"
     grant.workflow_version = 3
     put_micros(grant.execution_create_time, CREATED)
     return grant
@@ -58,6 +60,7 @@ def grant_of(template: str) -> pb.RunGrant:
         ("execution.workflow ~ execution.version", "w3"),
         ("execution.create_time", "2026-09-21T14:13:20.123456Z"),
         ("state.region", "eu"),
+        ("error.node ~ error.type ~ error.message", "shipBOOMit broke"),
     ],
 )
 async def test_templates_see_every_node_before_theirs(

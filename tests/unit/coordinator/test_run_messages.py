@@ -67,6 +67,44 @@ def test_a_grant_says_why_an_earlier_node_failed() -> None:
     assert micros_of(grant.execution_create_time) == BEGIN
 
 
+def test_the_grant_of_a_compensation_says_why_the_execution_ends_and_has_no_deadline() -> None:
+    undo = {"module": "noop@1", "inputs": {"why": "{{ error.message }}"}}
+    story = Story([node("a", compensate=undo), node("b")], [edge("a", "b")])
+    story.start(deadline=BEGIN + 60 * SECOND)
+    story.do("a")
+    story.assign("b")
+    assert not granted(story).HasField("execution_error")
+    story.fail("b")
+    story.assign("a$undo")
+    grant = granted(story)
+    error = grant.execution_error
+    assert (grant.node, error.node, error.type, error.message) == ("a$undo", "b", "BOOM", "b went wrong 42 times")
+    assert not grant.HasField("execution_left")
+
+
+def test_the_grant_of_an_item_has_the_item_alone() -> None:
+    body = {"module": "noop@1", "inputs": {"x": "{{ item }}"}}
+    story = started(
+        node("each", "for_each@1", config={"items": [{"id": 7}, {"id": 8}], "maxParallel": 1, "body": body})
+    )
+    story.assign()
+    grant = granted(story)
+    assert (grant.node, grant.module, grant.iteration, grant.item) == ("each", "noop@1", 1, b'{"id":7}')
+    assert (grant.config, grant.until) == (b"{}", "")
+
+
+def test_an_item_without_templates_is_granted_without_the_item() -> None:
+    story = started(node("each", "for_each@1", config={"items": [7], "body": {"module": "noop@1"}}))
+    story.assign()
+    assert (granted(story).item, granted(story).has_templates) == (b"", False)
+
+
+def test_the_grant_of_a_turn_has_its_until() -> None:
+    story = started(node("again", "repeat@1", config={"until": "output.done", "body": {"module": "noop@1"}}))
+    story.assign()
+    assert (granted(story).until, granted(story).iteration, granted(story).item) == ("output.done", 1, b"")
+
+
 def test_a_grant_after_a_lost_runner_says_so_and_has_its_cursor() -> None:
     story = started(node("a", idempotent=True))
     story.assign("a")

@@ -1,17 +1,24 @@
 """Nodes that start executions of other workflows: `sub_workflow@1`."""
 
+import json
 import re
 from dataclasses import replace
 
 import pytest
 
 from services.coordinator.core.child_ids import child_id
-from services.coordinator.core.commands import EndChild, NoteChildStarted, RefuseChild
+from services.coordinator.core.commands import (
+    EndChild,
+    NoteChildCancelTold,
+    NoteChildStarted,
+    RefuseChild,
+    ReportSuccess,
+)
 from services.coordinator.core.effects import parking, resume_effects
-from services.coordinator.core.events import ChildRequested
+from services.coordinator.core.events import ChildCancelOrdered, ChildRequested
 from services.coordinator.core.results import json_fault
 from services.coordinator.core.state import CancelChild, ReportFinished, StartChild, TellParent
-from services.coordinator.core.values import ExecutionState, FinalError, OutputRef
+from services.coordinator.core.values import ExecutionState, FinalError, OutputRef, WorkKey
 from tests.support.story import BEGIN, EXECUTION_ID, SECOND, Document, Story, chain, edge, names, node, the_event
 from windlass.definition.limits import CHILD_DEPTH_MAX, DEPTH_MAX
 
@@ -165,18 +172,13 @@ def test_the_id_of_a_child_is_an_execution_id_of_its_own():
 
 
 def test_a_start_that_is_refused_fails_the_node_once():
-    story = waiting(billing(), node("sorry"), edges=[edge("bill", "sorry", "failure")])
-    refusal = RefuseChild(child(story), "WORKFLOW_ARCHIVED", "workflow 'billing' is archived")
-    assert names(story.when(refusal)) == ["WaitEnded", "RunFailed"]
-    assert (story.run("bill").error.type, story.ready) == ("WORKFLOW_ARCHIVED", ["sorry"])
-    assert story.when(refusal).events == []
-
-
-def test_a_start_that_is_refused_is_owed_no_more():
-    story = Story([billing()])
+    story = Story([billing(), node("sorry")], [edge("bill", "sorry", "failure")])
     story.start()
-    story.when(RefuseChild(child(story), "INPUT_MISMATCH", "amount is missing"))
-    assert (story.state, story.execution.owed) == ("FAILED", [ReportFinished(ExecutionState.FAILED)])
+    refusal = RefuseChild(child(story), "WORKFLOW_ARCHIVED", "workflow 'billing' is archived")
+    assert names(story.when(refusal)) == ["ChildRefused", "WaitEnded", "RunFailed"]
+    assert (story.run("bill").error.type, story.ready) == ("WORKFLOW_ARCHIVED", ["sorry"])
+    assert story.execution.owed == []
+    assert story.when(refusal).events == []
 
 
 # The end of the child
@@ -269,7 +271,7 @@ def test_a_child_that_was_cancelled_is_not_started_again():
 def test_a_parent_that_ends_cancels_its_child_before_it_reports_its_end():
     story = waiting()
     assert names(story.cancel()) == ["StopOrdered", "ChildCancelOrdered", "RunCancelled", "ExecutionFinished"]
-    owed = [CancelChild(child(story)), ReportFinished(ExecutionState.CANCELLED)]
+    owed = [CancelChild(child(story), WorkKey("bill"), 1), ReportFinished(ExecutionState.CANCELLED)]
     assert story.effects == owed
     assert resume_effects(story.again().execution) == owed
 
@@ -300,7 +302,23 @@ def test_a_start_that_is_not_acknowledged_comes_before_the_cancel():
     story.start()
     story.cancel()
     assert [type(each) for each in story.execution.owed] == [StartChild, CancelChild, ReportFinished]
-    assert story.when(NoteChildStarted(child(story))).events == [], "it is final"
+    for news in (NoteChildStarted(child(story)), NoteChildCancelTold(child(story))):
+        assert story.when(news).events == [], "it is final"
+
+
+def test_a_parent_that_awaits_its_runners_settles_what_it_owes():
+    story = Story([billing(), node("a"), billing("other")])
+    story.start()
+    story.assign("a")
+    bill, other = story.execution.children
+    story.cancel()
+    assert not story.execution.is_final
+    assert names(story.when(NoteChildStarted(bill))) == ["ChildStarted"]
+    assert names(story.when(RefuseChild(other, "QUEUE_FULL", "full"))) == ["ChildRefused"]
+    for id in (bill, other):
+        assert names(story.when(NoteChildCancelTold(id))) == ["ChildCancelTold"]
+        assert story.when(NoteChildCancelTold(id)).events == []
+    assert story.execution.owed == []
 
 
 def test_an_end_that_comes_after_the_end_of_the_parent_changes_nothing():
@@ -334,3 +352,89 @@ def test_children_of_parallel_nodes_are_told_apart():
     story.when(EndChild(second, ExecutionState.SUCCESS, b"2", None, 0.5))
     story.when(EndChild(first, ExecutionState.SUCCESS, b"1", None, 0.5))
     assert story.execution.output == b'{"one":1,"two":2}'
+
+
+# Children that are the items of a list
+
+
+def looping(*items: object, body: Document | None = None, **config: object) -> Story:
+    """A for_each whose items are children. The first ones are rendered and queued."""
+    body = body or {"workflow": "billing", "inputs": {}}
+    story = Story([node("each", "for_each@1", config={"items": list(items), "body": body} | config)])
+    story.start()
+    return story
+
+
+def all_children(story: Story) -> list[str]:
+    return list(story.execution.children)
+
+
+def test_each_item_of_a_list_may_be_a_child():
+    story = looping(7, 8, 9, maxParallel=2)
+    first, second = all_children(story)
+    assert {wait.work.key.iteration for wait in story.execution.children.values()} == {1, 2}
+    story.when(EndChild(second, ExecutionState.SUCCESS, b"80", None, 0.5))
+    (_, third) = all_children(story)
+    story.when(EndChild(first, ExecutionState.SUCCESS, b"70", None, 0.5))
+    story.when(EndChild(third, ExecutionState.SUCCESS, b"90", None, 0.5))
+    assert story.execution.output == b'{"each":[70,80,90]}'
+
+
+def test_the_input_of_an_item_is_the_item_and_its_index():
+    story = looping("a", body={"workflow": "billing"})
+    (work,) = story.execution.ready
+    assert work.node.inputs == b'{"item":"{{ item }}","index":"{{ index }}"}'
+    story.assign()
+    (run,) = story.execution.live.values()
+    rendered = b'{"config":{"workflow":"billing"},"inputs":{"item":"a","index":0}}'
+    decision = story.when(ReportSuccess(run.number, run.epoch, output=rendered))
+    assert the_event("ChildRequested", decision).input == b'{"item":"a","index":0}'
+
+
+def test_a_child_that_fails_ends_its_loop_and_the_other_children():
+    story = looping(7, 8, 9)
+    first, second, third = all_children(story)
+    story.when(NoteChildStarted(first))
+    error = FinalError("charge", "CARD_DECLINED", "no money")
+    decision = story.when(EndChild(second, ExecutionState.FAILED, None, error, 0.5))
+    assert names(decision)[:2] == ["WaitEnded", "RunFailed"]
+    assert [event.child_execution_id for event in decision.events if isinstance(event, ChildCancelOrdered)] == [
+        first,
+        third,
+    ]
+    assert (story.execution.error.type, story.execution.children) == ("CARD_DECLINED", {})
+    assert [type(each) for each in story.execution.owed] == [StartChild, CancelChild, CancelChild, ReportFinished]
+
+
+def test_a_child_that_fails_has_its_place_in_the_output_when_the_loop_continues():
+    story = looping(7, 8, onItemFailure="CONTINUE")
+    first, second = all_children(story)
+    story.when(EndChild(first, ExecutionState.FAILED, None, FinalError("a", "BOOM", "bad"), 0.5))
+    story.when(EndChild(second, ExecutionState.SUCCESS, b"80", None, 0.5))
+    message = f"execution {first}: bad"
+    assert json.loads(story.execution.output) == {"each": [{"error": {"type": "BOOM", "message": message}}, 80]}
+
+
+def test_a_parent_that_ends_cancels_the_children_of_its_loops():
+    story = looping(7, 8)
+    children = all_children(story)
+    story.cancel()
+    assert list(story.execution.uncancelled) == children
+
+
+def test_an_item_whose_loop_has_ended_settles_its_start():
+    """The loop goes on to other nodes, so the execution is not final and has to forget what it owed."""
+    story = Story(
+        [
+            node("each", "for_each@1", config={"items": [7, 8], "body": {"workflow": "billing", "inputs": {}}}),
+            node("rescue"),
+        ],
+        [edge("each", "rescue", "failure")],
+    )
+    story.start()
+    first, second = all_children(story)
+    story.when(EndChild(first, ExecutionState.FAILED, None, FinalError("a", "BOOM", "bad"), 0.5))
+    assert parking(story.execution, story.now) is None
+    assert names(story.when(RefuseChild(second, "WORKFLOW_ARCHIVED", "archived"))) == ["ChildRefused"]
+    story.when(NoteChildCancelTold(second))
+    assert (story.execution.owed, story.ready) == ([], ["rescue"])

@@ -1,5 +1,7 @@
 """Loops: their items are work of their own, and the graph sees the loop alone."""
 
+from typing import Any
+
 import pytest
 
 from services.coordinator.core.commands import FinishLoop, ReportSuccess, StartLoop
@@ -57,7 +59,7 @@ def test_the_output_has_the_order_of_the_items():
     story.assign()
     for item in (3, 1, 2):
         decision = story.succeed("l", b'"%d"' % item, item=item)
-    assert names(decision) == ["RunSucceeded", "LoopEnded", "RunSucceeded", "ExecutionFinished"]
+    assert names(decision) == ["RunSucceeded", "LoopClosed", "RunSucceeded", "ExecutionFinished"]
     assert story.run("l").output == b'["1","2","3"]'
     assert (story.state, summary(story.execution).succeeded) == ("SUCCESS", ("l",))
 
@@ -102,8 +104,7 @@ def test_a_body_reads_its_own_references():
         node("a"), node("b"), for_each("{{ nodes.a.output }}", body={**BODY, "inputs": {"x": "{{ nodes.b.output }}"}}),
         edges=[*chain("a", "l"), *chain("b", "l")],
     )  # fmt: skip
-    loop = story.definition.nodes["l"]
-    assert loop.body is not None
+    loop: Any = story.definition.nodes["l"]
     assert (loop.references, loop.body.references) == (("a",), ("b",))
 
 
@@ -177,7 +178,7 @@ def test_the_first_item_that_fails_ends_the_loop():
     *decided, finished = decision.events
     assert [(type(event).__name__, event.key) for event in decided] == [
         ("RunFailed", WorkKey("l", 1)),
-        ("LoopEnded", WorkKey("l")),
+        ("LoopClosed", WorkKey("l")),
         ("RunCancelled", WorkKey("l", 2)),
         ("RunFailed", WorkKey("l")),
         ("WorkBlocked", WorkKey("after")),
@@ -204,7 +205,7 @@ def test_the_error_of_the_loop_names_the_item():
     story.assign()
     story.fail("l", item=2)
     error = story.execution.error
-    assert (error.node, error.type, error.message) == ("l", "BOOM", "item 1: l went wrong 42 times")
+    assert (error.node, error.type, error.message) == ("l", "BOOM", "iteration 2: l went wrong 42 times")
 
 
 def test_a_failed_loop_may_be_handled():
@@ -221,7 +222,7 @@ def test_a_failed_item_ends_a_workflow_that_ends_at_its_first_failure():
     story.start()
     story.assign()
     decision = story.fail("l", item=1)
-    assert names(decision) == ["RunFailed", "LoopEnded", "RunCancelled", "RunFailed", "StopOrdered"]
+    assert names(decision) == ["RunFailed", "LoopClosed", "RunCancelled", "RunFailed", "StopOrdered"]
     assert {effect.number for effect in story.effects} == {story.run("l", 2).number, story.run("x").number}
     story.wake()
     assert (story.state, story.execution.error.node) == ("FAILED", "l")
@@ -234,7 +235,7 @@ def test_items_that_poison_their_runners_end_the_loop_once():
         story.lose(f"i{number}")
     story.assign(instance="i3")
     decision = story.lose("i3")
-    assert [each for each in names(decision) if each.startswith("Loop")] == ["LoopEnded"]
+    assert [each for each in names(decision) if each.startswith("Loop")] == ["LoopClosed"]
     assert (story.execution.error.type, story.state) == ("POISON", "FAILED")
 
 
@@ -249,7 +250,7 @@ def test_an_item_that_another_failure_let_wait_is_not_granted():
     story.assign_works([second], instance="i2")
     decision = story.lose("i3")
     assert story.ready_items == []
-    assert the_event("LoopEnded", decision).stopped == (WorkKey("l", 2),)
+    assert the_event("LoopClosed", decision).stopped == (WorkKey("l", 2),)
 
 
 def test_failed_items_keep_their_place_if_the_loop_continues():
@@ -406,7 +407,7 @@ def test_a_large_output_is_stored_before_the_loop_ends():
     assert (story.state, parking(story.execution, story.now)) == ("RUNNING", None)
     again = story.again()
     assert [type(each) for each in resume_effects(again.execution)] == [StoreLoopOutput]
-    assert names(story.when(FinishLoop(WorkKey("l"), LARGE))) == ["LoopEnded", "RunSucceeded", "ExecutionFinished"]
+    assert names(story.when(FinishLoop(WorkKey("l"), LARGE))) == ["LoopClosed", "RunSucceeded", "ExecutionFinished"]
     assert story.run("l").output == LARGE
     assert story.when(FinishLoop(WorkKey("l"), LARGE)).events == [], "a repeat changes nothing"
 
@@ -469,7 +470,7 @@ def test_an_output_of_just_the_inline_limit_is_inline():
 def test_a_repeat_takes_turns_until_its_expression_is_true():
     story = started(repeat())
     decision = turns(story, "false", "false", "true")
-    assert names(decision) == ["RunSucceeded", "LoopEnded", "RunSucceeded", "ExecutionFinished"]
+    assert names(decision) == ["RunSucceeded", "LoopClosed", "RunSucceeded", "ExecutionFinished"]
     assert story.run("r").output == b'{"output":{"turn":3},"iterations":3}'
 
 
@@ -516,7 +517,7 @@ def test_a_turn_that_fails_ends_the_repeat():
     turns(story, "false")
     story.assign()
     story.fail("r", item=2)
-    assert (story.state, story.execution.error.message) == ("FAILED", "turn 1: r went wrong 42 times")
+    assert (story.state, story.execution.error.message) == ("FAILED", "iteration 2: r went wrong 42 times")
 
 
 def test_a_large_last_turn_is_stored():

@@ -29,7 +29,16 @@ from services.coordinator.core.commands import (
     ReportSuccess,
     StartLoop,
 )
-from services.coordinator.core.events import BackoffEnded, RunFailed, RunLeased, RunSucceeded, WaitEnded, WaitStarted
+from services.coordinator.core.events import (
+    BackoffEnded,
+    RunFailed,
+    RunLeased,
+    RunLost,
+    RunSucceeded,
+    StopOrdered,
+    WaitEnded,
+    WaitStarted,
+)
 from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason
 from tests.support.story import Story
@@ -88,6 +97,8 @@ def _node(draw, number):
         node |= {"idempotent": draw(st.booleans()), "join": draw(st.sampled_from(["ALL", "ALL", "ANY"]))}
         if draw(st.booleans()):
             node["timeout"] = "20s"
+    if draw(st.integers(0, 2)) == 0:
+        node["compensate"] = {"module": "noop@1", "inputs": {"why": "{{ error.type }}"}}
     return node
 
 
@@ -260,6 +271,7 @@ class Fortune(RuleBasedStateMachine):
                 self.story.wake()
         assert self.story.execution.is_final, "it never ends"
         _assert_states_follow(self.story)
+        _assert_undone_in_reverse(self.story)
 
 
 def _assert_in_order(story, event):
@@ -314,7 +326,7 @@ def _assert_join_holds(story, node):
 
 def _assert_states_follow(story):
     """Every node that did not run had a reason not to."""
-    if story.execution.stop is not None:
+    if any(isinstance(event, StopOrdered) for event in story.journal):
         return
     for node in story.definition.graph:
         state = story.states[node.id]
@@ -332,6 +344,16 @@ def _assert_states_follow(story):
         if story.states[node.id] == "FAILED" and not node.is_failure_handled
     ]
     assert story.state == ("FAILED" if unhandled else "SUCCESS")
+
+
+def _assert_undone_in_reverse(story):
+    """What succeeded and can be undone was undone exactly if the execution did not end well, each once."""
+    outcomes = [event for event in story.journal if isinstance(event, RunSucceeded | RunFailed | RunLost)]
+    done = [event.key.node for event in outcomes if isinstance(event, RunSucceeded) and not event.key.iteration]
+    undone = [event.key.node for event in outcomes if isinstance(event, RunSucceeded) or event.reason is not None]
+    wanted = [f"{id}$undo" for id in done if f"{id}$undo" in story.definition.nodes]
+    expected = [] if story.state == "SUCCESS" else list(reversed(wanted))
+    assert [id for id in undone if id.endswith("$undo")] == expected
 
 
 TestFortune = Fortune.TestCase

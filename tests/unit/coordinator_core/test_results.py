@@ -2,8 +2,15 @@
 
 import pytest
 
-from services.coordinator.core.commands import ReportFailure, ReportProgress, ReportStarted, ReportSuccess
-from services.coordinator.core.results import CURSOR_BYTES_MAX, release_reason
+from services.coordinator.core.commands import (
+    Release,
+    ReportFailure,
+    ReportHeldBack,
+    ReportProgress,
+    ReportStarted,
+    ReportSuccess,
+)
+from services.coordinator.core.results import CURSOR_BYTES_MAX, TARGET_CHARACTERS_MAX, release_reason
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef, ReleaseReason
 from services.coordinator.peers.mailbox import REPORT_BYTES_MAX, fit_to_post
 from services.coordinator.rpc.run_messages import progress_commands, report_command
@@ -118,3 +125,19 @@ def test_a_report_fits_into_a_mailbox() -> None:
 def test_a_reason_for_a_release_that_is_not_known_counts_as_a_refusal() -> None:
     assert release_reason("DRAINING") is ReleaseReason.DRAINED
     assert release_reason("of a newer runner") is ReleaseReason.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("target", "known"),
+    [("crm", "crm"), ("t" * TARGET_CHARACTERS_MAX, "t" * TARGET_CHARACTERS_MAX)]
+    + [(bad, "") for bad in ("t" * (TARGET_CHARACTERS_MAX + 1), "a\nb", "a\0b", "")],
+)
+def test_a_target_that_cannot_be_shown_counts_as_none(target: str, known: str) -> None:
+    report = brought(b"{}")
+    report.target = target
+    done = report_command(report, 1)
+    assert isinstance(done, ReportSuccess)
+    assert done.target == known
+    report.released.reason = "CIRCUIT_OPEN"
+    handed_back = report_command(report, 1)
+    assert isinstance(handed_back, ReportHeldBack if known else Release)

@@ -9,7 +9,7 @@ place in the output has the error.
 from services.coordinator.core.controls import loop as loops
 from services.coordinator.core.controls.control import InvalidConfig
 from services.coordinator.core.items import LoopConfig
-from services.coordinator.core.state import Loop, Work
+from services.coordinator.core.state import Work, WorkLoop
 from services.coordinator.core.turn import Turn
 from windlass.definition.limits import PARALLEL_DEFAULT, PARALLEL_MAX
 
@@ -35,5 +35,5 @@ class ForEach(loops.LoopControl):
             turn, work, count=len(items), parallel_max=parallel_max, continues_on_failure=continues, items=items
         )
 
-    def go_on(self, turn: Turn, loop: Loop) -> None:
+    def go_on(self, turn: Turn, loop: WorkLoop) -> None:
         loops.succeed(turn, loop)

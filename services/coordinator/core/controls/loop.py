@@ -13,12 +13,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from services.coordinator.core.controls.control import Control, InvalidConfig
-from services.coordinator.core.events import ItemsRequested, LoopEnded, LoopGathered, LoopStarted
+from services.coordinator.core.events import ItemsRequested, LoopClosed, LoopGathered, LoopStarted
 from services.coordinator.core.items import InvalidItems, LoopConfig, loop_config
 from services.coordinator.core.loop_outputs import inline_output
-from services.coordinator.core.loops import OUTPUT_BYTES_MAX, has_turns, items_begin
+from services.coordinator.core.loops import OUTPUT_BYTES_MAX, items_begin
 from services.coordinator.core.results import json_fault
-from services.coordinator.core.state import Loop, Work, WorkState
+from services.coordinator.core.state import Work, WorkLoop, WorkState
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import OutputRef, Span
 
@@ -34,7 +34,7 @@ class LoopControl(Control):
         else:
             self.start(turn, work, _parsed(config))
 
-    def _go_on(self, turn: Turn, loop: Loop) -> None:
+    def _go_on(self, turn: Turn, loop: WorkLoop) -> None:
         if loop.failed is not None and not loop.continues_on_failure:
             fail_with_item(turn, loop, loop.failed)
         elif loop.output_bytes > OUTPUT_BYTES_MAX:
@@ -47,7 +47,7 @@ class LoopControl(Control):
         """It starts the loop, or succeeds at once. It raises InvalidConfig before it emits anything."""
 
     @abstractmethod
-    def go_on(self, turn: Turn, loop: Loop) -> None:
+    def go_on(self, turn: Turn, loop: WorkLoop) -> None:
         """No item is under way. The loop succeeds, fails or waits."""
 
 
@@ -68,7 +68,7 @@ def start(
     delay: Span = 0,
     items: Sequence[bytes] = (),
 ) -> None:
-    loop = Loop(work, count, parallel_max, continues_on_failure, delay)
+    loop = WorkLoop(work, count, parallel_max, continues_on_failure, delay)
     then = items_begin(loop, min(count, parallel_max))
     turn.emit(
         LoopStarted(turn.now, work.key, turn.run_of(work), count, parallel_max, continues_on_failure, delay, then)
@@ -77,7 +77,7 @@ def start(
     turn.execution.loops[work.key].items = items
 
 
-def succeed(turn: Turn, loop: Loop) -> None:
+def succeed(turn: Turn, loop: WorkLoop) -> None:
     """All items have their outcome. The output may have to be stored first."""
     output = inline_output(turn.execution, loop)
     if output is None:
@@ -89,7 +89,7 @@ def succeed(turn: Turn, loop: Loop) -> None:
         turn.succeed(loop.work, output)
 
 
-def finish(turn: Turn, loop: Loop, output: OutputRef | None) -> None:
+def finish(turn: Turn, loop: WorkLoop, output: OutputRef | None) -> None:
     """The output is in the store. None: it is too large for it."""
     if output is None:
         message = f"the outputs of its items have over {OUTPUT_BYTES_MAX} bytes together"
@@ -99,24 +99,26 @@ def finish(turn: Turn, loop: Loop, output: OutputRef | None) -> None:
         turn.succeed(loop.work, output)
 
 
-def fail_with_item(turn: Turn, loop: Loop, item: Work) -> None:
+def fail_with_item(turn: Turn, loop: WorkLoop, item: Work) -> None:
     error = None if item.run is None else item.run.error
     assert error is not None
-    name = "turn" if has_turns(loop) else "item"
-    fail(turn, loop, error.type, f"{name} {item.key.iteration - 1}: {error.message}")
+    fail(turn, loop, error.type, f"iteration {item.key.iteration}: {error.message}")
 
 
-def fail(turn: Turn, loop: Loop, error_type: str, message: str) -> None:
+def fail(turn: Turn, loop: WorkLoop, error_type: str, message: str) -> None:
     end(turn, loop)
     turn.fail(loop.work, error_type, message)
 
 
-def end(turn: Turn, loop: Loop) -> None:
-    """Items that runners have are taken back, and nobody waits until they have stopped."""
+def end(turn: Turn, loop: WorkLoop) -> None:
+    """Items that runners have are taken back, and nobody waits until they have stopped. Children that items wait for
+    are cancelled."""
+    for item in [item for item in loop.going.values() if item.state is WorkState.WAITING]:
+        turn.cancel_run(item)
     going = loop.going.values()
     live = [item for item in going if item.state is WorkState.LIVE]
     stopped = tuple([item.key for item in live])
     cancelled = tuple([item.key for item in going if item.state is not WorkState.LIVE])
-    turn.emit(LoopEnded(turn.now, loop.work.key, turn.run_of(loop.work), cancelled, stopped))
+    turn.emit(LoopClosed(turn.now, loop.work.key, turn.run_of(loop.work), cancelled, stopped))
     for item in live:
         turn.cancel_run(item)

@@ -12,7 +12,7 @@ from services.coordinator.core.events import LoopContinued, WaitEnded, WaitKind
 from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.loop_outputs import last_turn
 from services.coordinator.core.loops import DONE, items_begin
-from services.coordinator.core.state import Loop, Work
+from services.coordinator.core.state import Work, WorkLoop
 from services.coordinator.core.turn import Turn
 from windlass.definition.durations import parse_duration
 from windlass.definition.limits import TURNS_MAX
@@ -32,7 +32,7 @@ class Repeat(loops.LoopControl):
             raise InvalidConfig(str(fault)) from None
         loops.start(turn, work, count=count, parallel_max=1, delay=delay)
 
-    def go_on(self, turn: Turn, loop: Loop) -> None:
+    def go_on(self, turn: Turn, loop: WorkLoop) -> None:
         run = last_turn(turn.execution, loop).run
         assert run is not None
         if run.branch == DONE:

@@ -39,6 +39,16 @@ def make_ready(execution: Execution, work: Work) -> None:
     execution.ready[work] = None
 
 
+def backoff_ended(execution: Execution, event: ev.BackoffEnded) -> None:
+    """The work is tried again: by a runner, or by the core if no runner has a part in it."""
+    work = execution.backoffs.pop(event.key)
+    work.timer = 0
+    if work.node.needs_runner:
+        make_ready(execution, work)
+    else:
+        begin(execution, work)
+
+
 def begin(execution: Execution, work: Work) -> None:
     work.state = WorkState.BEGUN
     execution.to_begin.append(work)
@@ -75,6 +85,8 @@ def cancel(execution: Execution, work: Work) -> None:
         case WorkState.BACKOFF:
             del execution.backoffs[work.key]
             work.timer = 0
+        case WorkState.HELD_BACK:
+            execution.held_back.pop(work.key).timer = 0
         case WorkState.BEGUN:
             # The keys have the order of the queue, so each is found at its head.
             execution.to_begin.remove(work)
@@ -82,6 +94,14 @@ def cancel(execution: Execution, work: Work) -> None:
             raise BrokenInvariant(f"{work.key} is {work.state.value} and cannot be cancelled")
     work.state = WorkState.CANCELLED
     item_ended(work)
+
+
+def work_blocked(execution: Execution, event: ev.WorkBlocked) -> None:
+    apply_consequences(execution, passed_over(execution, event.key), event.then)
+
+
+def output_requested(execution: Execution, event: ev.OutputRequested) -> None:
+    make_ready(execution, execution.work_of(event.key))
 
 
 def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> None:

@@ -5,8 +5,9 @@
     timing      Tick                             pausing    Pause, Resume
     storing     StartLoop, FinishLoop            children   news of the executions that nodes start
     signalling  Signal                           deciding   DecideApproval
-    deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
     reopening   Retry
+    deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
+    reopening   Retry                            circuits   ReportHeldBack, HoldBack, LetThrough
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -19,6 +20,7 @@ from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
 from services.coordinator.core.handlers import (
     children,
+    circuits,
     deciding,
     deferring,
     leasing,
@@ -61,7 +63,11 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Tick: timing.tick,
     commands.NoteChildStarted: children.note_child_started,
     commands.RefuseChild: children.refuse_child,
+    commands.NoteChildCancelTold: children.note_child_cancel_told,
     commands.EndChild: children.end_child,
+    commands.ReportHeldBack: circuits.report_held_back,
+    commands.HoldBack: circuits.hold_back,
+    commands.LetThrough: circuits.let_through,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"
 

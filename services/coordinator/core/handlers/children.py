@@ -1,29 +1,45 @@
-"""News of children: a child is queued, cannot be started, or is over.
+"""News of children: a child is queued, cannot be started, is over, or knows that it is cancelled.
 
-News of a child that nobody waits for changes nothing. It is a repetition, or the wait ended first.
+News of a child that nobody waits for starts nothing: it is a repetition, or the wait ended first. It only settles what
+was owed to the child. Nothing is added to the journal of a final execution; the end of its lease settles the rest.
 """
 
-from services.coordinator.core.commands import EndChild, NoteChildStarted, RefuseChild, ReportOfEnd
+from services.coordinator.core.commands import EndChild, NoteChildCancelTold, NoteChildStarted, RefuseChild, ReportOfEnd
 from services.coordinator.core.decision import CommandRefusal
-from services.coordinator.core.events import ChildStarted, WaitEnded, WaitOutcome
+from services.coordinator.core.events import ChildCancelTold, ChildRefused, ChildStarted, WaitEnded, WaitOutcome
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, fault_of
-from services.coordinator.core.state import Wait
+from services.coordinator.core.state import ChildExecution, Wait
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Error, ErrorClass, ExecutionState, FinalError
 
 
 def note_child_started(turn: Turn, command: NoteChildStarted) -> CommandRefusal | None:
-    wait = turn.execution.children.get(command.child_execution_id)
-    if wait is not None and command.child_execution_id in turn.execution.unstarted:
-        turn.emit(ChildStarted(turn.now, wait.work.key, _run_of(wait), command.child_execution_id))
+    child = _unstarted(turn, command.child_execution_id)
+    if child is not None:
+        turn.emit(ChildStarted(turn.now, child.key, child.run, child.execution_id))
     return None
 
 
 def refuse_child(turn: Turn, command: RefuseChild) -> CommandRefusal | None:
-    wait = turn.execution.children.get(command.child_execution_id)
+    child = _unstarted(turn, command.child_execution_id)
+    if child is None:
+        return None
+    turn.emit(ChildRefused(turn.now, child.key, child.run, child.execution_id))
+    wait = turn.execution.children.get(child.execution_id)
     if wait is not None:
         _end_wait(turn, wait)
         turn.fail(wait.work, command.reason, command.message[:ERROR_MESSAGE_MAX])
+    return None
+
+
+def _unstarted(turn: Turn, child_execution_id: str) -> ChildExecution | None:
+    return None if turn.execution.is_final else turn.execution.unstarted.get(child_execution_id)
+
+
+def note_child_cancel_told(turn: Turn, command: NoteChildCancelTold) -> CommandRefusal | None:
+    cancel = turn.execution.uncancelled.get(command.child_execution_id)
+    if cancel is not None and not turn.execution.is_final:
+        turn.emit(ChildCancelTold(turn.now, cancel.key, cancel.run, cancel.execution_id))
     return None
 
 
@@ -32,14 +48,14 @@ def end_child(turn: Turn, command: EndChild) -> CommandRefusal | None:
     if wait is None:
         return None
     error = _error_of(wait, command)
-    _end_wait(turn, wait)
+    run = _end_wait(turn, wait)
     if error is None:
         assert command.output is not None
         turn.succeed(wait.work, command.output)
-        return None
-    assert wait.work.run is not None
-    report = ReportOfEnd(wait.work.run.number, 0, start_time=wait.work.run.start_time, end_time=turn.now)
-    turn.fail_run(wait.work, report, error, random=command.random)
+    else:
+        start_time = turn.execution.runs[run - 1].start_time
+        report = ReportOfEnd(run, 0, start_time=start_time, end_time=turn.now)
+        turn.fail_run(wait.work, report, error, random=command.random)
     return None
 
 
@@ -56,10 +72,9 @@ def _error_of(wait: Wait, command: EndChild) -> Error | None:
     return Error(error_class, failure.type, message[:ERROR_MESSAGE_MAX])
 
 
-def _end_wait(turn: Turn, wait: Wait) -> None:
-    turn.emit(WaitEnded(turn.now, wait.work.key, _run_of(wait), WaitOutcome.ARRIVED))
-
-
-def _run_of(wait: Wait) -> int:
+def _end_wait(turn: Turn, wait: Wait) -> int:
+    """Returns the run that has waited."""
     assert wait.child is not None
-    return wait.child.run
+    run = wait.child.run
+    turn.emit(WaitEnded(turn.now, wait.work.key, run, WaitOutcome.ARRIVED))
+    return run

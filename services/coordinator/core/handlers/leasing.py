@@ -58,7 +58,7 @@ def _lease(turn: Turn, grant: AssignedRun) -> InputsFault | None:
     """The error of work that no runner can be given. Its run has no runner."""
     work, node = grant.work, grant.work.node
     # Work without templates sees nothing, but it may be the place where states meet.
-    fault = inputs_fault(turn.execution, node) if work.is_templated or node.state_from else None
+    fault = inputs_fault(turn.execution, work) if work.is_templated or node.state_from else None
     is_deliverable = fault is None
     has_timeout = bool(node.timeout) and not grant.is_rendering
     turn.emit(

@@ -7,8 +7,9 @@ from services.coordinator.core.controls import end_wait
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.events import BackoffEnded, WaitKind, WaitOutcome
 from services.coordinator.core.handlers import deferring
+from services.coordinator.core.handlers.circuits import give_up
 from services.coordinator.core.handlers.stopping import order_timeout
-from services.coordinator.core.state import Run, Timer, TimerKind, Wait, Work
+from services.coordinator.core.state import CircuitHold, Run, Timer, TimerKind, Wait, Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import SECOND, Error, ErrorClass
 
@@ -40,6 +41,9 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
         case TimerKind.ANSWER:
             for run in list(turn.execution.live.values()):
                 turn.cancel_run(run.work)
+        case TimerKind.GIVE_UP:
+            assert isinstance(subject, CircuitHold)
+            give_up(turn, subject)
         case _:
             assert_never(timer.kind)
 

@@ -307,6 +307,8 @@ class Execution(_message.Message):
         BLOCKED_FIELD_NUMBER: _builtins.int
         CANCELLED_FIELD_NUMBER: _builtins.int
         RUNNING_FIELD_NUMBER: _builtins.int
+        COMPENSATED_FIELD_NUMBER: _builtins.int
+        NOT_COMPENSATED_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def succeeded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
         @_builtins.property
@@ -327,6 +329,14 @@ class Execution(_message.Message):
             and absent in lists. A node that waits for a runner or for its next attempt is not here.
             """
 
+        @_builtins.property
+        def compensated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Nodes that succeeded and were undone by their compensation, because the execution did not end well."""
+
+        @_builtins.property
+        def not_compensated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Nodes that succeeded and should have been undone, but whose compensation failed for good."""
+
         def __init__(
             self,
             *,
@@ -336,10 +346,12 @@ class Execution(_message.Message):
             blocked: _abc.Iterable[_builtins.str] | None = ...,
             cancelled: _abc.Iterable[_builtins.str] | None = ...,
             running: _abc.Iterable[_builtins.str] | None = ...,
+            compensated: _abc.Iterable[_builtins.str] | None = ...,
+            not_compensated: _abc.Iterable[_builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "cancelled", b"cancelled", "failed", b"failed", "running", b"running", "skipped", b"skipped", "succeeded", b"succeeded"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "cancelled", b"cancelled", "compensated", b"compensated", "failed", b"failed", "not_compensated", b"not_compensated", "running", b"running", "skipped", b"skipped", "succeeded", b"succeeded"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

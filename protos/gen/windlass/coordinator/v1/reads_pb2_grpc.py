@@ -149,7 +149,8 @@ class ReadServiceServicer:
 
     def ListEvents(self, request, context):
         """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
-        error; the response is then empty. The list ends before the first event that this replica is too old to understand.
+        error; the response is then empty. The list ends before the first event that this replica is too old to understand,
+        and after those that have 2 MiB together, so it may be shorter than its limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,8 @@ class ReadServiceStub:
     """
     ListEvents: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListEventsRequest, _reads_pb2.ListEventsResponse]
     """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
-    error; the response is then empty. The list ends before the first event that this replica is too old to understand.
+    error; the response is then empty. The list ends before the first event that this replica is too old to understand,
+    and after those that have 2 MiB together, so it may be shorter than its limit.
     """
     FindAnswer: _aio.UnaryUnaryMultiCallable[_reads_pb2.FindAnswerRequest, _reads_pb2.FindAnswerResponse]
     """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
@@ -127,7 +128,8 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_reads_pb2.ListEventsRequest, _abc.Awaitable[_reads_pb2.ListEventsResponse]],
     ) -> _abc.Awaitable[_reads_pb2.ListEventsResponse]:
         """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
-        error; the response is then empty. The list ends before the first event that this replica is too old to understand.
+        error; the response is then empty. The list ends before the first event that this replica is too old to understand,
+        and after those that have 2 MiB together, so it may be shorter than its limit.
         """
 
     @_abc_1.abstractmethod

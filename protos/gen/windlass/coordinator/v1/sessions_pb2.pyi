@@ -306,6 +306,8 @@ class RunGrant(_message.Message):
     WITHOUT_OUTPUT_FIELD_NUMBER: _builtins.int
     WORKFLOW_VERSION_FIELD_NUMBER: _builtins.int
     EXECUTION_CREATE_TIME_FIELD_NUMBER: _builtins.int
+    OPEN_TARGETS_FIELD_NUMBER: _builtins.int
+    EXECUTION_ERROR_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -421,6 +423,18 @@ class RunGrant(_message.Message):
 
     @_builtins.property
     def execution_create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def open_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The targets of this module that must not be called now, because too many calls of them have failed: their circuits are
+        open. The names are those that runners have reported (RunReport.target). A module that is about to call one of them
+        does not call it, and the runner releases the run with the reason CIRCUIT_OPEN and the target. A runner that names no
+        targets may ignore them.
+        """
+
+    @_builtins.property
+    def execution_error(self) -> Global___ExecutionError:
+        """Set if the work undoes a node, because the execution does not end well. Templates see it as `error`."""
+
     def __init__(
         self,
         *,
@@ -458,14 +472,44 @@ class RunGrant(_message.Message):
         without_output: _abc.Mapping[_builtins.str, Global___NodeWithoutOutput] | None = ...,
         workflow_version: _builtins.int = ...,
         execution_create_time: _timestamp_pb2.Timestamp | None = ...,
+        open_targets: _abc.Iterable[_builtins.str] | None = ...,
+        execution_error: Global___ExecutionError | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_create_time", b"execution_create_time", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_create_time", b"execution_create_time", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "without_output", b"without_output", "workflow", b"workflow", "workflow_version", b"workflow_version", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "open_targets", b"open_targets", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "without_output", b"without_output", "workflow", b"workflow", "workflow_version", b"workflow_version", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunGrant: _TypeAlias = RunGrant  # noqa: Y015
+
+@_typing.final
+class ExecutionError(_message.Message):
+    """Why an execution does not end well."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node that failed. Empty if no node is to blame."""
+    type: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        type: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "node", b"node", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionError: _TypeAlias = ExecutionError  # noqa: Y015
 
 @_typing.final
 class NodeWithoutOutput(_message.Message):
@@ -580,8 +624,8 @@ class RunReport(_message.Message):
             """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. By reference: exactly as UploadOutput
             answered for a run of this execution. Anything else is a failure of the run, PERMANENT: OUTPUT_NOT_JSON,
             OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID (the output store has no such output for this execution, or it has another
-            size). If the store cannot be read, the run fails with OUTPUT_STORE, TRANSIENT. In each case the report itself is
-            acknowledged, and must not be sent again.
+            size). In each case the report itself is acknowledged, and must not be sent again. While the output store is away, a
+            report by reference is not answered: the lease stays with the runner, which repeats the report like any other.
             """
 
         def __init__(
@@ -640,7 +684,9 @@ class RunReport(_message.Message):
         CURSOR_FIELD_NUMBER: _builtins.int
         reason: _builtins.str
         """UPPER_SNAKE: DRAINING, UNKNOWN_MODULE, QUEUED_TOO_LONG, RENDERER_BUSY, LOOP_STALLED, GAVE_WAY (to work that waits
-        for the place), or a word of its own.
+        for the place), CIRCUIT_OPEN, or a word of its own. CIRCUIT_OPEN with a RunReport.target: the target was not called,
+        because it is one of RunGrant.open_targets. The work is granted again when its circuit lets it, also to this
+        instance.
         """
         may_have_begun: _builtins.bool
         """False: the work certainly did not begin."""
@@ -698,6 +744,7 @@ class RunReport(_message.Message):
     INPUTS_HASH_FIELD_NUMBER: _builtins.int
     CONFIG_HASH_FIELD_NUMBER: _builtins.int
     COST_TOKENS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     inputs_hash: _builtins.bytes
     """Any digest of the rendered inputs and config, by which a person sees whether two attempts had the same. It is shown
     and compared with nothing; bytes beyond 32 are cut off. The engine's own runners take SHA-256 over JSON with sorted
@@ -706,6 +753,11 @@ class RunReport(_message.Message):
     config_hash: _builtins.bytes
     cost_tokens: _builtins.int
     """What the work has used, as the module counts it; from 0 to 10^12, else it is set to the nearer one."""
+    target: _builtins.str
+    """What the work called, as its module names it: "<host>:<port>" for a request over HTTP, or a name of the module's own,
+    at most 255 characters (else it counts as empty). Its circuit opens when too many runs that name it fail with TRANSIENT
+    or TIMEOUT; every other outcome counts as an answer of the target. Empty: the work called nothing that it names.
+    """
     @_builtins.property
     def head(self) -> _session_pb2.ReportHead: ...
     @_builtins.property
@@ -758,10 +810,11 @@ class RunReport(_message.Message):
         inputs_hash: _builtins.bytes = ...,
         config_hash: _builtins.bytes = ...,
         cost_tokens: _builtins.int = ...,
+        target: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deferred", b"deferred", "end_time", b"end_time", "failed", b"failed", "head", b"head", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "deferred", b"deferred", "end_time", b"end_time", "failed", b"failed", "head", b"head", "inputs_hash", b"inputs_hash", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "deferred", b"deferred", "end_time", b"end_time", "failed", b"failed", "head", b"head", "inputs_hash", b"inputs_hash", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["succeeded", "failed", "released", "stopped", "deferred"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015

@@ -57,6 +57,8 @@ class _FailureReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Failure
     """Its runners died with it."""
     FAILURE_REASON_STOPPED: _FailureReason.ValueType  # 4
     """The execution was ending."""
+    FAILURE_REASON_CIRCUIT_BREAKER: _FailureReason.ValueType  # 70
+    """Its retry budget was over while the circuit of its target was open."""
 
 class FailureReason(_FailureReason, metaclass=_FailureReasonEnumTypeWrapper):
     """Why a piece of work is not tried again. Unspecified: it is tried again."""
@@ -68,6 +70,8 @@ FAILURE_REASON_POISON: FailureReason.ValueType  # 3
 """Its runners died with it."""
 FAILURE_REASON_STOPPED: FailureReason.ValueType  # 4
 """The execution was ending."""
+FAILURE_REASON_CIRCUIT_BREAKER: FailureReason.ValueType  # 70
+"""Its retry budget was over while the circuit of its target was open."""
 Global___FailureReason: _TypeAlias = FailureReason  # noqa: Y015
 
 class _ReleaseReason:
@@ -251,13 +255,18 @@ class Event(_message.Message):
     LOOP_STARTED_FIELD_NUMBER: _builtins.int
     LOOP_CONTINUED_FIELD_NUMBER: _builtins.int
     LOOP_GATHERED_FIELD_NUMBER: _builtins.int
-    LOOP_ENDED_FIELD_NUMBER: _builtins.int
+    LOOP_CLOSED_FIELD_NUMBER: _builtins.int
     CHILD_REQUESTED_FIELD_NUMBER: _builtins.int
     CHILD_STARTED_FIELD_NUMBER: _builtins.int
     CHILD_CANCEL_ORDERED_FIELD_NUMBER: _builtins.int
     ITEMS_REQUESTED_FIELD_NUMBER: _builtins.int
     ITEMS_READ_FIELD_NUMBER: _builtins.int
     EXECUTION_REOPENED_FIELD_NUMBER: _builtins.int
+    WORK_HELD_BACK_FIELD_NUMBER: _builtins.int
+    WORK_LET_THROUGH_FIELD_NUMBER: _builtins.int
+    CHILD_REFUSED_FIELD_NUMBER: _builtins.int
+    CHILD_CANCEL_TOLD_FIELD_NUMBER: _builtins.int
+    COMPENSATION_STARTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -325,7 +334,7 @@ class Event(_message.Message):
     @_builtins.property
     def loop_gathered(self) -> Global___LoopGathered: ...
     @_builtins.property
-    def loop_ended(self) -> Global___LoopEnded: ...
+    def loop_closed(self) -> Global___LoopClosed: ...
     @_builtins.property
     def child_requested(self) -> Global___ChildRequested: ...
     @_builtins.property
@@ -338,6 +347,16 @@ class Event(_message.Message):
     def items_read(self) -> Global___ItemsRead: ...
     @_builtins.property
     def execution_reopened(self) -> Global___ExecutionReopened: ...
+    @_builtins.property
+    def work_held_back(self) -> Global___WorkHeldBack: ...
+    @_builtins.property
+    def work_let_through(self) -> Global___WorkLetThrough: ...
+    @_builtins.property
+    def child_refused(self) -> Global___ChildRefused: ...
+    @_builtins.property
+    def child_cancel_told(self) -> Global___ChildCancelTold: ...
+    @_builtins.property
+    def compensation_started(self) -> Global___CompensationStarted: ...
     def __init__(
         self,
         *,
@@ -374,19 +393,24 @@ class Event(_message.Message):
         loop_started: Global___LoopStarted | None = ...,
         loop_continued: Global___LoopContinued | None = ...,
         loop_gathered: Global___LoopGathered | None = ...,
-        loop_ended: Global___LoopEnded | None = ...,
+        loop_closed: Global___LoopClosed | None = ...,
         child_requested: Global___ChildRequested | None = ...,
         child_started: Global___ChildStarted | None = ...,
         child_cancel_ordered: Global___ChildCancelOrdered | None = ...,
         items_requested: Global___ItemsRequested | None = ...,
         items_read: Global___ItemsRead | None = ...,
         execution_reopened: Global___ExecutionReopened | None = ...,
+        work_held_back: Global___WorkHeldBack | None = ...,
+        work_let_through: Global___WorkLetThrough | None = ...,
+        child_refused: Global___ChildRefused | None = ...,
+        child_cancel_told: Global___ChildCancelTold | None = ...,
+        compensation_started: Global___CompensationStarted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_continued", b"loop_continued", "loop_ended", b"loop_ended", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_ended", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened", "work_held_back", "work_let_through", "child_refused", "child_cancel_told", "compensation_started"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -402,7 +426,9 @@ class WorkKey(_message.Message):
     ITERATION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The id of the node, or "$output" for the rendering of the workflow's output."""
+    """The id of the node, "$output" for the rendering of the workflow's output, or "<node>$undo" for the compensation of a
+    node.
+    """
     iteration: _builtins.int
     """0 for a plain node; 1, 2, 3 and so on for the items or turns of a loop."""
     generation: _builtins.int
@@ -1364,7 +1390,7 @@ Global___LoopContinued: _TypeAlias = LoopContinued  # noqa: Y015
 @_typing.final
 class LoopGathered(_message.Message):
     """All items are done, and their outputs together are too large to be inline. The coordinator puts them into the output
-    store. A LoopEnded and the outcome of the loop follow when they are there.
+    store. A LoopClosed and the outcome of the loop follow when they are there.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1389,7 +1415,7 @@ class LoopGathered(_message.Message):
 Global___LoopGathered: _TypeAlias = LoopGathered  # noqa: Y015
 
 @_typing.final
-class LoopEnded(_message.Message):
+class LoopClosed(_message.Message):
     """No item of the loop begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each
     item that is stopped.
     """
@@ -1425,7 +1451,7 @@ class LoopEnded(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LoopEnded: _TypeAlias = LoopEnded  # noqa: Y015
+Global___LoopClosed: _TypeAlias = LoopClosed  # noqa: Y015
 
 @_typing.final
 class WorkSkipped(_message.Message):
@@ -1755,6 +1781,112 @@ class CommandRefused(_message.Message):
 Global___CommandRefused: _TypeAlias = CommandRefused  # noqa: Y015
 
 @_typing.final
+class WorkHeldBack(_message.Message):
+    """The work waits, because the circuit of its target is open. It costs no attempt. The event may come again for work that
+    waits already, with a later until_time.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    UNTIL_TIME_FIELD_NUMBER: _builtins.int
+    GIVE_UP_TIME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    """The run that its runner handed back without calling the target. 0: the work was not granted."""
+    target: _builtins.str
+    """"<module> <name>"."""
+    until_time: _builtins.int
+    """The circuit is not expected to let it through before. A parked execution wakes then."""
+    give_up_time: _builtins.int
+    """When its retry budget is over, and the work fails. 0: never."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        target: _builtins.str = ...,
+        until_time: _builtins.int = ...,
+        give_up_time: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["give_up_time", b"give_up_time", "key", b"key", "run", b"run", "target", b"target", "until_time", b"until_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkHeldBack: _TypeAlias = WorkHeldBack  # noqa: Y015
+
+@_typing.final
+class WorkLetThrough(_message.Message):
+    """The circuit of the work's target lets it through: the work is ready again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    IS_PROBE_FIELD_NUMBER: _builtins.int
+    is_probe: _builtins.bool
+    """It has a permit of a circuit that is half open: its outcome decides whether the circuit closes."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        is_probe: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_probe", b"is_probe", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkLetThrough: _TypeAlias = WorkLetThrough  # noqa: Y015
+
+@_typing.final
+class CompensationStarted(_message.Message):
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    WORKS_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    outcome: Global___FinalState.ValueType
+    """What it ends as after that."""
+    @_builtins.property
+    def error(self) -> Global___Failure: ...
+    @_builtins.property
+    def works(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """The compensations, in the order in which they are done, one after the other. The node of each is that of the work
+        that it undoes, followed by "$undo"; the generation is that of the work.
+        """
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The first of them is ready. The event that ends a compensation makes the next one ready."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___FinalState.ValueType = ...,
+        error: Global___Failure | None = ...,
+        works: _abc.Iterable[Global___WorkKey] | None = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "then", b"then", "works", b"works"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompensationStarted: _TypeAlias = CompensationStarted  # noqa: Y015
+
+@_typing.final
 class ExecutionFinished(_message.Message):
     """Nothing is going any more: the execution is final."""
 
@@ -1790,8 +1922,8 @@ Global___ExecutionFinished: _TypeAlias = ExecutionFinished  # noqa: Y015
 
 @_typing.final
 class ChildRequested(_message.Message):
-    """A node that waits wants this execution to be started as a child. It is owed until ChildStarted, or until the wait has
-    ended. The start is repeated under the same id, so it happens once.
+    """A node that waits wants this execution to be started as a child. The start is owed until ChildStarted or ChildRefused,
+    or until the child is over. It is repeated under the same id, so it happens once.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1866,8 +1998,66 @@ class ChildStarted(_message.Message):
 Global___ChildStarted: _TypeAlias = ChildStarted  # noqa: Y015
 
 @_typing.final
+class ChildRefused(_message.Message):
+    """The child cannot be started, now or later. If the node still waits for it, its failure follows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildRefused: _TypeAlias = ChildRefused  # noqa: Y015
+
+@_typing.final
+class ChildCancelTold(_message.Message):
+    """The cancel is in the mailbox of the child, or the child is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildCancelTold: _TypeAlias = ChildCancelTold  # noqa: Y015
+
+@_typing.final
 class ChildCancelOrdered(_message.Message):
-    """The execution is ending, so its child has to be cancelled. It is owed until the execution is over."""
+    """Nobody waits for the child any more, so it has to be cancelled. The cancel is owed until ChildCancelTold, or until the
+    execution is over.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
