@@ -101,6 +101,7 @@ class CoordinatorService:
         self._settings = settings
         self.name = f"{SERVICE}-{settings.replica}"
         self._run_timing = RUN.scaled(settings.lease_scale)
+        self._circuit_policy = _circuit_policy(settings)
         self._connect()
         self._join_apis()
         self._join_dispatchers()
@@ -125,7 +126,6 @@ class CoordinatorService:
         self._database = Database(settings.database_url, name=name)
         self._journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
         self._reads = PostgresReads(self._database)
-        self._circuit_policy = _circuit_policy(settings)
         self._circuit_rows = PostgresCircuits(self._database, self._circuit_policy)
         self._blobs = DirectoryBlobs(settings.output_store)
         self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)

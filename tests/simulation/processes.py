@@ -24,6 +24,7 @@ from services.runner.wiring import RunnerService
 from tests.simulation.ledger import declare_modules
 from tests.simulation.loop import Host
 from tests.simulation.network import Channels, Server
+from tests.support.memory_circuits import MemoryCircuits
 from tests.support.memory_journal import MemoryJournal, MemoryReads
 from tests.support.memory_mailbox import MemoryHousekeeping, MemoryMailbox
 from tests.support.memory_queue import MemoryLeases, MemoryQueue, MemoryQueueReads
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 
 EFFECT_SECRET: Final = b"s" * 32
 # Loops that look after what a simulation does not have: real connections, partitions, keys and metrics.
-_LEFT_OUT: Final = frozenset({"notice listener", "health", "measures", "retention", "partitions", "keys"})
+_LEFT_OUT: Final = frozenset(
+    {"notice listener", "health", "measures", "retention", "partitions", "keys", "idle circuits"}
+)
 
 
 def address_of(name: str) -> str:
@@ -126,6 +129,7 @@ class SimulatedCoordinator(CoordinatorService):
         )
         self._reads = cast("Any", MemoryReads(world.journal, run))
         self._runner_sessions = cast("Any", MemorySessionStore(RUN.scaled(scale), world.clock, rows=rows, run=run))
+        self._circuit_rows = cast("Any", MemoryCircuits(world.circuits, world.clock, self._circuit_policy, run))
         self._blobs = cast("Any", _Nothing())
         self._channels = cast("Any", Channels(world.network))
 

@@ -31,6 +31,7 @@ from tests.simulation.loop import Host, VirtualClock, VirtualLoop, present_host
 from tests.simulation.network import Network
 from tests.simulation.processes import SimulatedProcess
 from tests.simulation.workloads import draw_starts, draw_workloads
+from tests.support.memory_circuits import CircuitRows
 from tests.support.memory_journal import JournalTables
 from tests.support.memory_queue import QueueTables
 from tests.support.session_store import SessionRow
@@ -72,6 +73,7 @@ class World:
         self.runner_sessions: dict[str, SessionRow] = {}
         self.queue = QueueTables(self.clock, is_live=self._is_live)
         self.journal = JournalTables()
+        self.circuits: CircuitRows = {}
         self.hosts: list[Host] = []
         self.notices: dict[str, object] = {}
         self.client = Client(self)
