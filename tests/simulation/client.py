@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import grpc
 
 from tests.simulation.network import Channels, Server
 from tests.simulation.processes import SimulatedCatalog, address_of
-from tests.simulation.workloads import PlannedStart
-from windlass.catalog.v1 import catalog_pb2_grpc
+from tests.simulation.workloads import GO, PlannedStart, Sending
+from windlass.catalog.v1 import catalog_pb2_grpc, children_pb2, children_pb2_grpc
+from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1 import queue_pb2 as pb
 from windlass.dispatcher.v1.queue_pb2_grpc import EnqueueServiceStub, QueueServiceStub
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+from windlass.types.v1.start_pb2 import StartOrder
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -34,12 +37,15 @@ class Client:
         self.answers: dict[str, tuple[int, str]] = {}
         # The executions for which a cancel was sent. It may have been accepted although no answer came.
         self.cancelled: set[str] = set()
-        self.cancels_open = 0
+        self.children: set[str] = set()
+        # What people have yet to send.
+        self.sendings_open = 0
 
     async def run(self) -> None:
         server: Any = Server(self._world.network, address_of(NAME))
         definitions = {id_: each.definition for id_, each in self._world.workloads.items()}
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(SimulatedCatalog(definitions), server)
+        children_pb2_grpc.add_ChildServiceServicer_to_server(_ChildServicer(self), server)
         await server.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_stream())
@@ -55,14 +61,7 @@ class Client:
             self._unanswered[execution_id] = self._item(start, execution_id)
             self._wake.set()
             await world.clock.sleep(world.random.choice([0.0, 0.1, 1.0]))
-        if start.cancel_after is not None:
-            self.cancels_open += 1
-            await world.clock.sleep(start.cancel_after)
-            while start.execution_id not in self.answers:
-                await world.clock.sleep(0.05)
-            outcome, existing = self.answers[start.execution_id]
-            await self._cancel(start, existing if outcome == EXISTING else start.execution_id)
-            self.cancels_open -= 1
+        await self._send_all(start.execution_id, start.workspace, start.sendings)
 
     def _item(self, start: PlannedStart, execution_id: str) -> pb.EnqueueItem:
         world = self._world
@@ -117,18 +116,97 @@ class Client:
         if before != told:
             self._world.found(f"S5: the start of {id_} was answered with {before}, and then with {told}")
 
-    # ── cancels ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _cancel(self, start: PlannedStart, execution_id: str) -> None:
-        message = ExecutionMessage(message_id=f"cancel:{execution_id}", execution_id=execution_id)
+    async def start_child(self, order: StartOrder) -> None:
+        """Returns when the child is queued, or was before."""
+        world, id_ = self._world, order.execution_id
+        version_id = next(each for each, it in world.workloads.items() if it.definition["name"] == order.workflow)
+        item = pb.EnqueueItem(request_hash=b"h" * 32, limits=world.limits[order.workspace])
+        item.start.CopyFrom(order)
+        item.start.version_id, item.start.version = version_id, 1
+        if not item.start.HasField("create_time"):
+            item.start.create_time.FromDatetime(world.clock.now())
+        if id_ not in self.answers:
+            self._unanswered.setdefault(id_, item)
+            self._wake.set()
+        while id_ not in self.answers:
+            await world.clock.sleep(0.05)
+        if id_ not in self.children:
+            self.children.add(id_)
+            sendings = [(0.5, each) for each in world.workloads[version_id].sendings]
+            world.loop.spawn_as(world.client_host, self._send_all(id_, order.workspace, sendings))
+
+    # ── what people send ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _send_all(self, execution_id: str, workspace: str, sendings: Sequence[tuple[float, Sending]]) -> None:
+        world = self._world
+        self.sendings_open += len(sendings)
+        while execution_id not in self.answers:
+            await world.clock.sleep(0.05)
+        outcome, existing = self.answers[execution_id]
+        id_ = existing if outcome == EXISTING else execution_id
+        for number, (after, sending) in enumerate(sendings):
+            await world.clock.sleep(after)
+            if sending is Sending.APPROVE:
+                await self._approve(id_, workspace)
+            else:
+                await self._deliver(self._message(sending, id_, f"{sending.value}:{id_}:{number}"), workspace)
+            self.sendings_open -= 1
+
+    async def _approve(self, execution_id: str, workspace: str) -> None:
+        world = self._world
+        while not world.invariants.is_final(execution_id):
+            for (id_, number), approval in list(world.journal.approvals.items()):
+                if id_ == execution_id and approval["state"] == "PENDING":
+                    message_id = f"approve:{id_}:{number}"
+                    message = self._message(Sending.APPROVE, id_, message_id, run=number)
+                    await self._deliver(message, workspace)
+            await world.clock.sleep(0.3)
+
+    def _message(self, sending: Sending, execution_id: str, message_id: str, *, run: int = 0) -> ExecutionMessage:
+        message = ExecutionMessage(message_id=message_id, execution_id=execution_id)
         message.create_time.FromDatetime(self._world.clock.now())
-        message.cancel.reason = "no longer wanted"
-        request = pb.DeliverRequest(message=message, workspace=start.workspace)
-        self.cancelled.add(execution_id)
+        if sending is Sending.CANCEL:
+            self.cancelled.add(execution_id)
+            message.cancel.reason = "no longer wanted"
+            return message
+        command = ExecutionCommand(message_id=message_id, caller="somebody")
+        command.time.FromDatetime(self._world.clock.now())
+        match sending:
+            case Sending.PAUSE:
+                command.pause.reason = "to look at it"
+            case Sending.RESUME:
+                command.resume.SetInParent()
+            case Sending.SIGNAL:
+                command.signal.signal, command.signal.payload = GO, b"{}"
+            case Sending.APPROVE:
+                decide = command.decide_approval
+                decide.run, decide.key_id, decide.role, decide.approves, decide.form = run, "key", "ADMIN", True, b"{}"
+            case _:
+                assert_never(sending)
+        message.command = command.SerializeToString()
+        return message
+
+    async def _deliver(self, message: ExecutionMessage, workspace: str) -> None:
+        """Send it until there is an answer, and sometimes once more."""
+        request = pb.DeliverRequest(message=message, workspace=workspace)
+        left = self._world.random.choice([1, 1, 2])
         for name in itertools.cycle(self._world.names("dispatcher")):
             try:
                 await QueueServiceStub(self._channels.get(address_of(name))).Deliver(request)
             except grpc.aio.AioRpcError:
                 await self._world.clock.sleep(0.2)
                 continue
-            return
+            left -= 1
+            if not left:
+                return
+
+
+class _ChildServicer(children_pb2_grpc.ChildServiceServicer):
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def StartChild(self, request: Any, context: Any) -> Any:
+        await self._client.start_child(request.order)
+        return children_pb2.StartChildResponse()

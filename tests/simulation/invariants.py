@@ -49,6 +49,7 @@ class Fold:
         self.execution = execution
         self.rows: list[JournalRow] = []
         self.epoch = 0
+        self.messages: set[str] = set()
         self.attempts: set[tuple[WorkKey, int]] = set()
         self.dead: Counter[WorkKey] = Counter()
 
@@ -153,8 +154,12 @@ class Invariants:
 
     def _check_event(self, fold: Fold, event: ev.Event) -> None:
         execution = fold.execution
+        self.cases[type(event).__name__] += 1
         is_after_end = execution.is_final and not isinstance(event, ev.ExecutionAdopted | ev.LateReportRejected)
         self._check(not is_after_end, "S7", f"{type(event).__name__} of {execution.execution_id} after its end")
+        if message_id := getattr(event, "message_id", ""):
+            self._check(message_id not in fold.messages, "S5", f"{message_id} took effect twice")
+            fold.messages.add(message_id)
         match event:
             case ev.RunLeased():
                 self._check_lease(fold, event)
@@ -181,6 +186,7 @@ class Invariants:
 
     def _check_lease(self, fold: Fold, event: ev.RunLeased) -> None:
         execution, key = fold.execution, event.key
+        self._check(execution.paused_by is None, "S18", f"{key} was leased while {execution.execution_id} was paused")
         if event.attempt:
             attempt = (key, event.attempt)
             self._check(attempt not in fold.attempts, "S9", f"attempt {event.attempt} of {key} was granted twice")
@@ -289,7 +295,8 @@ class Invariants:
 
     def check_end(self) -> None:
         world = self._world
-        done = {(call.execution_id, call.node) for call in world.ledger.calls if call.is_done}
+        done = {(call.execution_id, call.node, call.effect_key) for call in world.ledger.calls if call.is_done}
+        counts = Counter((execution_id, node) for execution_id, node, _ in done)
         for execution_id, number in world.accepted().items():
             start, fold = world.starts[number], self._folds[execution_id]
             execution = fold.execution
@@ -297,7 +304,9 @@ class Invariants:
             is_expected = state in start.workload.ends or self._is_excused(fold, execution_id, start)
             self._check(is_expected, "S4", f"{execution_id} ({start.version_id}) ended as {state}: {execution.error}")
             if state in start.workload.ends:
-                missing = sorted(node for node in start.workload.effects if (execution_id, node) not in done)
+                items = start.workload.items
+                wanted = {node: items.get(node, 1) for node in start.workload.effects}
+                missing = sorted(node for node, count in wanted.items() if counts[execution_id, node] != count)
                 self._check(not missing, "S4", f"{execution_id} has ended without the effects of {missing}")
             replayed = fold_journal(execution_id, execution.definition, [row.events for row in fold.rows])
             self._check(execution_row(replayed) == execution_row(execution), "S6", f"{execution_id} folds differently")
@@ -313,14 +322,18 @@ class Invariants:
             case "TIMEOUT":
                 return execution.deadline > 0 and execution.end_time >= execution.deadline
             case "FAILED":
-                return (
-                    execution.error is not None
-                    and execution.error.type == "POISON"
-                    and max(fold.dead.values()) >= _DEATHS
-                )
+                return self._has_died(fold) or any(map(self._has_died, self._children_of(execution_id)))
             case _:
-                # The end may have been asked for too late.
-                return start.cancel_after is not None
+                return False
+
+    def _children_of(self, execution_id: str) -> list[Fold]:
+        return [each for each in self._folds.values() if each.execution.origin.parent_execution_id == execution_id]
+
+    @staticmethod
+    def _has_died(fold: Fold) -> bool:
+        """Its runners have died with its work too often."""
+        error = fold.execution.error
+        return error is not None and error.type == "POISON" and max(fold.dead.values()) >= _DEATHS
 
     def _check_repeats(self, start: Any) -> None:
         ids = [start.execution_id, *start.repeats]

@@ -76,6 +76,8 @@ class World:
         self.circuits: CircuitRows = {}
         self.hosts: list[Host] = []
         self.notices: dict[str, object] = {}
+        self.client_host = Host(NAME)
+        self.hosts.append(self.client_host)
         self.client = Client(self)
         self.invariants = Invariants(self)
         self.ledger = Ledger(self.clock, self.invariants.call_began)
@@ -158,9 +160,7 @@ class World:
     def run(self) -> Outcome:
         loop = self.loop
         global_random.seed(self.seed)
-        client_host = Host(NAME)
-        self.hosts.append(client_host)
-        loop.spawn_as(client_host, self.client.run())
+        loop.spawn_as(self.client_host, self.client.run())
         for process in self.processes.values():
             process.start()
         loop.spawn_as(loop.world, self.faults.run())
@@ -187,7 +187,7 @@ class World:
 
     def is_over(self) -> bool:
         sent = sum(1 + len(start.repeats) for start in self.starts)
-        if len(self.client.answers) < sent or self.client.cancels_open or self.queue.queue:
+        if len(self.client.answers) < sent or self.client.sendings_open or self.queue.queue:
             return False
         return all(self.invariants.is_final(each) for each in self.accepted())
 
