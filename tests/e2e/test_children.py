@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from tests.support.api import Client, new_workspace
+from tests.support.command_line import windlass
 from tests.support.probe import eventually
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 from windlass.definition.limits import CHILD_DEPTH_MAX
 
 Execution = resources_pb2.Execution
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "definitions.md"
 WAITS = [{"id": "long", "module": "test.waits@1"}]
 
 
@@ -44,6 +49,18 @@ async def child_in(client: Client, execution: Execution, state: Any) -> Executio
         return children[0] if children and children[0].state == state else None
 
     return await eventually(found, 20.0, f"a child in state {state}")
+
+
+async def test_the_example_of_the_page_runs(client: Client) -> None:
+    section = PAGE.read_text().partition("### Children\n")[2].partition("\n### ")[0]
+    examples = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    assert len(examples) == 2
+    for source in examples:
+        applied = await client.call(client.workflows.ApplyWorkflow, workflows_pb2.ApplyWorkflowRequest(source=source))
+        assert not applied.warnings
+    execution = await client.run("order", input={"amounts": [100, 200]})
+    assert execution.state == Execution.SUCCESS, execution.error
+    assert execution.output == {"first": 119, "all": [119, 238]}
 
 
 async def test_the_output_of_a_child_is_the_output_of_the_node(client: Client) -> None:
@@ -203,8 +220,8 @@ async def test_items_of_a_list_are_children(shared_stack: Stack, slots: int) -> 
     await few.apply("squares", [{"id": "each", "module": "for_each@1", "config": config}])
     execution = await few.run("squares", input={"numbers": [1, 2, 3, 4, 5, 6, 7]})
     assert execution.state == Execution.SUCCESS, execution.error
-    each: Any = execution.output["each"]
-    assert list(each) == [1, 5, 11, 19, 29, 41, 55]
+    output: Any = execution.output["each"]
+    assert list(output) == [1, 5, 11, 19, 29, 41, 55]
     assert len(await children_of(few, execution)) == 7
 
 
@@ -217,7 +234,7 @@ async def test_a_child_that_fails_cancels_the_other_children_of_its_list(client:
     edges = [{"from": "which", "to": "bad", "when": "true"}, {"from": "which", "to": "long", "when": "false"}]
     await client.apply("picky", nodes, edges=edges)
     config = {"items": ["good", "good", "bad"], "body": {"workflow": "picky"}}
-    rescue: dict[str, Any] = {"id": "rescue", "module": "noop@1"}
+    rescue = {"id": "rescue", "module": "noop@1"}
     each: dict[str, Any] = {"id": "each", "module": "for_each@1", "config": config}
     await client.apply("pickers", [each, rescue], edges=[{"from": "each", "to": "rescue", "when": "failure"}])
     execution = await client.run("pickers")
@@ -225,3 +242,16 @@ async def test_a_child_that_fails_cancels_the_other_children_of_its_list(client:
     children = await children_of(client, execution)
     ends = sorted([(await client.end_of(child.id)).state for child in children])
     assert ends == sorted([Execution.FAILED, Execution.CANCELLED, Execution.CANCELLED])
+
+
+async def test_command_line_shows_the_children_that_an_execution_waits_for(shared_stack: Stack, client: Client) -> None:
+    await client.apply("waits-long", WAITS)
+    await client.apply("patient", [sub("waits-long")])
+    execution = await client.start("patient")
+    child = await child_in(client, execution, Execution.RUNNING)
+    shown = await asyncio.to_thread(windlass, "get", execution.id, "--home", shared_stack.home.root)
+    assert (shown.returncode, child.id in shown.stdout.partition("children")[2]) == (0, True), shown.stderr
+    await client.cancel(execution.id)
+    await client.end_of(execution.id)
+    shown = await asyncio.to_thread(windlass, "get", execution.id, "--home", shared_stack.home.root)
+    assert child.id not in shown.stdout

@@ -15,13 +15,15 @@ from windlass.cli.output import say, visible
 
 _FILTER_HELP = """Only those for which this is true, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT
 labels.region = eu. OR binds tighter than AND. docs/filters.md has the fields."""
+# Of the children of an execution that is shown.
+CHILDREN_SHOWN_MAX = 20
 IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
 
 
 def register(app: typer.Typer) -> None:
     command(app)(start)
     command(app)(watch)
-    command(app, shows=_show)(get)
+    command(app)(get)
     command(app, shows=_show)(cancel)
     command(app, shows=lambda explanation: say(visible(explanation.text)))(explain)
     command(app, shows=_show)(signal)
@@ -88,9 +90,28 @@ def get(
     api: Api,
     execution_id: IdArgument,
     as_of_seq: Annotated[int, typer.Option(help="As it was after the event with this number.", min=0)] = 0,
-) -> Any:
-    """Show an execution and its result."""
-    return api.call(messages.GetExecutionRequest(execution_id=execution_id, as_of_seq=as_of_seq)).execution
+    as_json: JsonOption = False,
+) -> None:
+    """Show an execution and its result. While it goes on, also show the children that it waits for."""
+    execution = api.call(messages.GetExecutionRequest(execution_id=execution_id, as_of_seq=as_of_seq)).execution
+    if as_json:
+        render.print_json(execution)
+        return
+    _show(execution)
+    if not execution.HasField("end_time") and not as_of_seq:
+        _show_children(api, execution_id)
+
+
+def _show_children(api: Api, execution_id: str) -> None:
+    going = " OR ".join(f"state = {state}" for state in ("PENDING", "RUNNING", "WAITING", "PAUSED"))
+    filter_ = f'parent_execution_id = "{execution_id}" AND ({going})'
+    answer = api.call(messages.ListExecutionsRequest(filter=filter_, page_size=CHILDREN_SHOWN_MAX))
+    if answer.executions:
+        say()
+        say("children")
+        render.table(answer.executions, COLUMNS)
+    if answer.next_page_token:
+        say(f"and more: windlass list --filter 'parent_execution_id = \"{execution_id}\"'")
 
 
 def explain(api: Api, execution_id: IdArgument) -> Any:

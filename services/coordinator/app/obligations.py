@@ -132,6 +132,9 @@ class ObligationKeeper:
         execution = owned.execution
         assert execution is not None
         match obligation:
+            case TellParent() | ReportFinished() if not execution.is_final:
+                # A person has reopened it meanwhile.
+                pass
             case StartChild():
                 return await self._start(owned, obligation.child)
             case CancelChild():
@@ -144,9 +147,8 @@ class ObligationKeeper:
                 await self._relatives.tell_parent(execution)
                 crash_point("coordinator.tell_parent.after")
             case ReportFinished():
-                if not owned.is_dropped:
-                    self._dispatch.finished(owned.execution_id, owned.epoch)
-                    self._executions.drop(owned)
+                self._dispatch.finished(owned.execution_id, owned.epoch)
+                self._executions.drop(owned)
             case _:
                 assert_never(obligation)
         return True

@@ -101,7 +101,7 @@ class Node:
     @property
     def in_graph(self) -> bool:
         """It is a node of the author."""
-        return self.id != OUTPUT_NODE
+        return self.id != OUTPUT_NODE and not self.undoes
 
     @property
     def runner_module(self) -> str:

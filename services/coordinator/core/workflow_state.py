@@ -29,7 +29,7 @@ def seen_state(execution: Execution, node: Node) -> bytes:
         # A compensation sees what its node saw.
         node = execution.definition.nodes[node.undoes]
     initial = execution.definition.initial_state
-    settings, _ = _seen(execution, node)
+    settings = _seen(execution, node)[0] if node.state_from else None
     if not settings:
         return initial
     return orjson.dumps(orjson.loads(initial) | {key: orjson.Fragment(each.value) for key, each in settings.items()})

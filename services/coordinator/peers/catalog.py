@@ -61,6 +61,10 @@ class ApiReplicas:
             for address in gone:
                 await self._forget(address)
 
+    def spread(self) -> None:
+        """The next call begins with another replica, so that all of them share the work."""
+        self._next += 1
+
     async def call(self, ask: Callable[[grpc.aio.Channel], Awaitable[Answer]], *answers: str) -> Answer:
         """Raises a Refusal if api answers with one of these reasons. Any other error says nothing about what was asked
         for."""

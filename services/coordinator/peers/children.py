@@ -52,6 +52,7 @@ class ApiChildren:
 
     async def start(self, execution: Execution, child: ChildExecution, traceparent: str) -> None:
         request = StartChildRequest(order=_order(execution, child, traceparent))
+        self._replicas.spread()
         try:
             await self._replicas.call(
                 lambda channel: ChildServiceStub(channel).StartChild(request, timeout=_CALL_SECONDS),

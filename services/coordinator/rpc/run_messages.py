@@ -96,7 +96,8 @@ def run_grant(
             message.item = effect.item
         if node.until and not run.is_rendering:
             message.until = node.until
-        _put_facts(message, execution, effect)
+        if effect.without_output or node.reads_execution or node.undoes:
+            _put_facts(message, execution, effect)
         _put_data(message, execution, work, effect.outputs)
     if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)

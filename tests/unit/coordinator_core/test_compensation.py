@@ -263,3 +263,66 @@ def test_a_late_report_of_a_stopped_run_changes_nothing_in_the_compensation():
     assert story.ready == ["a$undo"]
     assert story.when(ReportStopped(run.number, run.epoch)).refusal is not None
     assert story.ready == ["a$undo"]
+
+
+def reopened(decision):
+    """The nodes that are done again, with their generations."""
+    return {work.key.node: work.key.generation for work in the_event("ExecutionReopened", decision).work}
+
+
+def test_a_retry_does_undone_nodes_again_and_a_second_failure_undoes_them_again():
+    story = failed(undoable("a"), undoable("b"), node("plain"))
+    story.assign("b$undo")
+    story.fail("b$undo")
+    story.do("a$undo")
+    assert reopened(story.retry()) == {"a": 2, "bad": 2}, "b was not undone, so it stays"
+    assert compensated(story) == ((), ())
+    story.do("a")
+    story.assign("bad")
+    order = the_event("CompensationStarted", story.fail("bad"))
+    assert order.works == (WorkKey("a$undo", 0, 2),)
+    story.assign("a$undo")
+    (grant,) = story.effects
+    assert grant.run.work.key.generation == 2
+    story.succeed("a$undo")
+    assert (story.state, compensated(story)) == ("FAILED", (("a",), ("b",)))
+
+
+def test_a_retry_of_a_cancelled_execution_does_what_was_undone_and_what_was_never_done():
+    story = started(undoable("a"), node("b"), node("c"), edges=chain("a", "c"))
+    story.do("a")
+    story.cancel()
+    story.do("a$undo")
+    assert story.state == "CANCELLED"
+    assert reopened(story.retry(from_node="a")) == {"a": 2, "b": 2, "c": 2}
+    assert story.state == "RUNNING"
+    story.do("a", "b", "c")
+    assert story.state == "SUCCESS"
+
+
+def test_a_compensation_of_earlier_work_sees_what_that_work_gave():
+    story = started(undoable("a", inputs={"x": "{{ nodes.a.output }}"}), node("bad"), edges=chain("a", "bad"))
+    story.assign("a")
+    story.succeed("a", b"1")
+    story.do("bad")
+    assert story.state == "SUCCESS"
+    story.retry(from_node="a")
+    story.assign("a")
+    story.succeed("a", b"2")
+    story.assign("bad")
+    assert [key.generation for key in the_event("CompensationStarted", story.fail("bad")).works] == [2, 1]
+    for output in (b"2", b"1"):
+        story.assign("a$undo")
+        assert story.effects[0].outputs == [("a", output)]
+        story.succeed("a$undo")
+    assert story.state == "FAILED"
+
+
+@pytest.mark.parametrize(("is_final", "reason"), [(False, "EXECUTION_FINAL"), (True, "NODE_NOT_FOUND")])
+def test_a_compensation_is_not_retried_by_itself(is_final, reason):
+    story = failed(undoable("a"))
+    if is_final:
+        story.assign("a$undo")
+        story.fail("a$undo")
+    from_node = "a$undo" if is_final else "bad"
+    assert story.retry(from_node=from_node).refusal.reason == reason

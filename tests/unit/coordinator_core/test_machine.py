@@ -31,6 +31,8 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.events import (
     BackoffEnded,
+    CompensationStarted,
+    ExecutionFinished,
     RunFailed,
     RunLeased,
     RunLost,
@@ -347,13 +349,26 @@ def _assert_states_follow(story):
 
 
 def _assert_undone_in_reverse(story):
-    """What succeeded and can be undone was undone exactly if the execution did not end well, each once."""
-    outcomes = [event for event in story.journal if isinstance(event, RunSucceeded | RunFailed | RunLost)]
-    done = [event.key.node for event in outcomes if isinstance(event, RunSucceeded) and not event.key.iteration]
-    undone = [event.key.node for event in outcomes if isinstance(event, RunSucceeded) or event.reason is not None]
-    wanted = [f"{id}$undo" for id in done if f"{id}$undo" in story.definition.nodes]
-    expected = [] if story.state == "SUCCESS" else list(reversed(wanted))
-    assert [id for id in undone if id.endswith("$undo")] == expected
+    """Before an end that is not good, all that succeeded and can be undone is undone: each once, the last one first."""
+    done: list[str] = []
+    undoing: list[Any] = []
+    for event in story.journal:
+        match event:
+            case CompensationStarted():
+                assert [key.node for key in event.works] == done[::-1]
+                done, undoing = [], [*event.works]
+            case RunSucceeded() if event.key in undoing or f"{event.key.node}$undo" in story.definition.nodes:
+                if event.key in undoing:
+                    assert undoing.pop(0) == event.key
+                elif not event.key.iteration:
+                    done.append(f"{event.key.node}$undo")
+            case RunFailed() | RunLost() if event.key in undoing and event.reason is not None:
+                assert undoing.pop(0) == event.key
+            case ExecutionFinished():
+                assert not undoing
+                assert not done or event.state == "SUCCESS"
+            case _:
+                pass
 
 
 TestFortune = Fortune.TestCase

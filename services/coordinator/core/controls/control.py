@@ -60,15 +60,15 @@ def config_of(work: Work) -> Any:
     if isinstance(config, OutputRef):
         raise InvalidConfig(f"the rendered config has over {INLINE_BYTES_MAX} bytes")
     try:
-        config = json.loads(config)
+        found = json.loads(config)
     except (ValueError, RecursionError):
         raise InvalidConfig("the rendered config is not JSON") from None
-    return config["config"] if work.config and work.node.has_control_inputs else config
+    return found["config"] if work.config and work.node.has_control_inputs else found
 
 
 def inputs_of(work: Work) -> bytes:
-    """The node's inputs as JSON, rendered where they hold templates."""
-    if not work.config:
+    """The node's inputs as JSON, rendered where they hold templates, with what a person has laid over them."""
+    if not work.config and not work.overrides:
         return work.node.inputs
     # A rendering that is too large to be inline has failed the node before.
     assert isinstance(work.config, bytes)

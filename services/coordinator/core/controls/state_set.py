@@ -24,7 +24,7 @@ class StateSet(Control):
         settings = settings_of(work.node.id, inputs)
         too_large = [key for key, setting in settings.items() if len(setting.value) > STATE_VALUE_BYTES_MAX]
         output = work.config or work.node.config
-        assert isinstance(output, bytes)
+        assert isinstance(output, bytes), "config_of refuses anything else"
         if too_large or len(output) > INLINE_BYTES_MAX:
             named = f"state.{too_large[0]} has" if too_large else "all keys together have"
             most = STATE_VALUE_BYTES_MAX if too_large else INLINE_BYTES_MAX

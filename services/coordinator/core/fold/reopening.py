@@ -22,7 +22,7 @@ def execution_reopened(execution: Execution, event: ev.ExecutionReopened) -> Non
 
 
 def _open(execution: Execution, event: ev.ExecutionReopened) -> None:
-    execution.final_state = execution.output = execution.error = execution.stop = None
+    execution.final_state = execution.output = execution.error = execution.stop = execution.compensation = None
     execution.end_time = 0
     # The end need not be reported any more.
     execution.obligations.clear()

@@ -32,8 +32,8 @@ def reopen(
 ) -> CommandRefusal | None:
     """Has these nodes done again, and what depends on them."""
     execution = turn.execution
-    if execution.stop is not None and not execution.is_final:
-        return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution is ending: {execution.stop.outcome}")
+    if execution.is_ending and not execution.is_final:
+        return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is ending")
     node_ids = closure(execution, chosen)
     if (refusal := _unfit(execution, node_ids, overrides)) is not None:
         return refusal
@@ -56,20 +56,21 @@ def reopen(
 
 
 def _chosen(execution: Execution, from_node: str) -> Collection[str] | CommandRefusal:
-    has_ended_early = execution.is_final and execution.stop is not None
+    # What was undone was not done, and nor was what an early end has left.
+    has_left_some = execution.is_final and execution.is_ending
     unfinished = unfinished_nodes(execution)
     if not from_node:
         failed = [node_id for node_id in unfinished if execution.is_final or _has_failed(execution, node_id)]
         if failed and execution.state is not ExecutionState.SUCCESS:
             return failed
         return CommandRefusal(RefusalReason.EXECUTION_NOT_FAILED, "no node has failed, so there is nothing to retry")
-    if from_node not in execution.definition.nodes:
+    if from_node not in execution.definition.nodes or execution.definition.nodes[from_node].undoes:
         return CommandRefusal(RefusalReason.NODE_NOT_FOUND, f"the workflow has no node {from_node!r}")
     work = execution.current.get(from_node)
     if work is None or work.run is None or work.state in (WorkState.SKIPPED, WorkState.BLOCKED):
         return CommandRefusal(RefusalReason.NODE_NOT_ENDED, f"the node {from_node!r} has not been reached")
-    # What an early end has left undone is done too: otherwise the execution could not end any more.
-    left = [node_id for node_id in unfinished if not _has_failed(execution, node_id)] if has_ended_early else []
+    # It is done too: otherwise the execution could not end any more.
+    left = [node_id for node_id in unfinished if not _has_failed(execution, node_id)] if has_left_some else []
     return dict.fromkeys((from_node, *left))
 
 

@@ -670,6 +670,7 @@ class Run(_message.Message):
     """"<execution id>.<n>"."""
     execution_id: _builtins.str
     node: _builtins.str
+    """The id of the node; "<node>$undo" if the run undoes that node; "$output" if it renders the workflow's output."""
     module: _builtins.str
     iteration: _builtins.int
     generation: _builtins.int

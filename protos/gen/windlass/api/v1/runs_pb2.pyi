@@ -32,7 +32,7 @@ class ListRunsRequest(_message.Message):
     execution_id: _builtins.str
     """Empty: the runs of all executions."""
     node: _builtins.str
-    """Empty: the runs of all nodes."""
+    """A node's id, or "<node>$undo" for the runs that undo the node. Empty: the runs of all nodes."""
     state: _resources_pb2.Run.State.ValueType
     """Unspecified: runs in any state."""
     page_size: _builtins.int

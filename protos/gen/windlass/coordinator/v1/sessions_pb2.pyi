@@ -312,6 +312,9 @@ class RunGrant(_message.Message):
     workspace: _builtins.str
     workflow: _builtins.str
     node: _builtins.str
+    """The id of the node. Work that undoes a node has that node's id, followed by "$undo"; the rendering of the workflow's
+    output is "$output".
+    """
     module: _builtins.str
     iteration: _builtins.int
     """They tell the pieces of work of one node apart, and are shown with the run. The templates of an item or a turn of a
@@ -332,7 +335,7 @@ class RunGrant(_message.Message):
     execution_input: _builtins.bytes
     """The data that templates see, as JSON. Empty if has_templates is false, or if execution_input_ref is set."""
     state: _builtins.bytes
-    """The workflow's initialState, as JSON. Empty if has_templates is false."""
+    """The state of the workflow as this node sees it, a JSON object. Empty if has_templates is false."""
     effect_key: _builtins.str
     """An HMAC of the identity of the work, equal for all attempts at it. Modules hand it to third parties as an idempotency
     key.
