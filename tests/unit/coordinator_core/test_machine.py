@@ -46,7 +46,7 @@ from services.coordinator.core.events import (
     WaitStarted,
 )
 from services.coordinator.core.items import LoopConfig
-from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason
+from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason, WorkKey
 from tests.support.story import Story
 
 WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
@@ -368,7 +368,7 @@ def _assert_states_follow(story):
 def _assert_undone_in_reverse(story):
     """Before an end that is not good, all that succeeded and can be undone is undone: each once, the last one first."""
     done: list[str] = []
-    undoing: list[Any] = []
+    undoing: list[WorkKey] = []
     for event in story.journal:
         match event:
             case CompensationStarted():
