@@ -87,6 +87,8 @@ class Explainer:
                 return f"{name} failed and is tried again: {error.type}: {error.message}"
             case Cause.CIRCUIT_OPEN:
                 return f"{name} waits, because the circuit of {execution.held_back[work.key].target} is open"
+            case Cause.WAITING_FOR_RESOLUTION if error is not None:
+                return f"{name} failed for good and waits for a person: {error.type}: {error.message}"
             case _:
                 return f"{name} {_WAITS[blocker.cause]}"
 
