@@ -57,10 +57,6 @@ It ends when nothing is going any more: well, or as the first failure that nobod
 (`StopOrdered`: a cancel, the deadline, the first failure of a workflow that fails fast). If it does not end well and
 finished nodes say how they are undone, they are undone first (`compensating.py`).
 
-A loop (`controls/for_each.py`, `controls/repeat.py`) is a control node with items. These are work of the same node with
-the iterations 1 to n. The outcome of an item is judged by its loop (`loops.py`) as that of a node is judged by the
-graph, and the outcome of the loop follows that of its last item.
-
 Obligations
 -----------
 What an execution owes to others is part of its state until the other side has it, so that a successor finds it in the
