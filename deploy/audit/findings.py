@@ -23,6 +23,7 @@ TITLES: Final = {
     "S13": "never more executions going than slots",
     "S14": "at most one execution per request key",
     "S19": "no timer is early, none fires twice",
+    "S20": "half-open circuits let through only their permits",
     "S26": "a take-over grants no live run again",
 }
 

@@ -52,6 +52,8 @@ class JournalJudge:
         self._decided: set[WorkKey] = set()
         self._wakes: dict[WorkKey, int] = {}
         self._retries: dict[WorkKey, int] = {}
+        # Work that waits for the circuit of its target.
+        self._held_back: set[WorkKey] = set()
         self._is_final = False
         self.grants: list[AuditedGrant] = []
 
@@ -95,6 +97,11 @@ class JournalJudge:
             case ev.BackoffEnded():
                 is_due = 0 < self._retries.pop(event.key, 0) <= event.time
                 self._findings.check("S19", is_due, f"{where}: the backoff of {event.key.node} was not due")
+            case ev.WorkHeldBack():
+                self._free(event.key, event.run)
+                self._held_back.add(event.key)
+            case ev.WorkLetThrough():
+                self._let_through(event, where)
             case ev.WaitStarted():
                 self._starts(event.key.node, where)
                 self._wakes[event.key] = event.due_time
@@ -122,6 +129,11 @@ class JournalJudge:
             self._adopted = {lease.number for lease in self._live.values()}
             self._findings.saw("S26", len(self._adopted))
 
+    def _let_through(self, event: ev.WorkLetThrough, where: str) -> None:
+        waited = event.key in self._held_back
+        self._findings.check("S20", waited, f"{where}: {event.key.node} was let through by a circuit unasked")
+        self._held_back.discard(event.key)
+
     def _leased(self, event: ev.RunLeased, where: str) -> None:
         key = event.key
         check, before = self._findings.check, self._live.get(key)
@@ -134,12 +146,16 @@ class JournalJudge:
         check("S9", event.attempt not in attempts, f"{where}: {key.node} has a second attempt {event.attempt}")
         attempts.update({event.attempt} - {0})
         check("S8", key not in self._decided, f"{where}: {key.node} had its outcome already")
+        if key in self._held_back:
+            self._findings.broke("S20", f"{where}: {key.node} was leased though its circuit has not let it through")
         self._live[key] = AuditedLease(event.run, event.instance_id, event.is_idempotent)
         self._starts(key.node, where)
 
     def _run_ended(self, event: LeaseEnd, where: str) -> None:
         key, lease = event.key, self._free(event.key, event.run)
-        if lease is None and self._is_of_control(event):
+        if lease is None and (self._is_of_control(event) or key in self._held_back):
+            # It fails while it is held back, when its retry budget is over.
+            self._held_back.discard(key)
             self._starts(key.node, where)
         elif lease is None:
             name = type(event).__name__
