@@ -82,8 +82,12 @@ async def state(tables: Database) -> str:
 
 
 async def all_wait(tables: Database, ids: list[str]) -> bool:
-    rows = await tables.fetch("SELECT state FROM executions WHERE execution_id = ANY(%s::uuid[])", (ids,))
-    return [row[0] for row in rows] == ["WAITING"] * len(ids)
+    """Each of them waits for a circuit, and for nothing else."""
+    for id_ in ids:
+        stored = await stored_events(tables, id_)
+        if not stored or not isinstance(stored[-1].event, WorkHeldBack):
+            return False
+    return True
 
 
 async def events(tables: Database, id_: str, *kinds: type) -> list[Any]:
