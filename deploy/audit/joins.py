@@ -43,6 +43,10 @@ class Joins:
     def ended(self, node: str, how: End, branch: str = "") -> None:
         self._ended[node] = how, branch
 
+    def reopened(self, node: str) -> None:
+        """It has no end any more."""
+        self._ended.pop(node, None)
+
     def has_sources(self, node: str) -> bool:
         return bool(self._incoming[node])
 

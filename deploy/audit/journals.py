@@ -50,11 +50,15 @@ class JournalJudge:
         self._adopted: set[int] = set()
         self._attempts: dict[WorkKey, set[int]] = {}
         self._decided: set[WorkKey] = set()
+        # The loops that are under way.
+        self._loops: set[WorkKey] = set()
         self._wakes: dict[WorkKey, int] = {}
         self._retries: dict[WorkKey, int] = {}
         # Work that waits for the circuit of its target.
         self._held_back: set[WorkKey] = set()
         self._is_final = False
+        self._is_paused = False
+        self._resolutions: set[int] = set()
         self.grants: list[AuditedGrant] = []
 
     def judge(self, records: Sequence[Stored]) -> None:
@@ -68,7 +72,7 @@ class JournalJudge:
             self._findings.saw("S1")
             check("S2", record.epoch >= last_epoch, f"{where} has epoch {record.epoch} after {last_epoch}")
             last_epoch = record.epoch
-            if self._is_final:
+            if self._is_final and not isinstance(record.event, ev.ExecutionReopened | ev.DeadLetterResolved):
                 self._findings.broke("S7", f"{where} follows the end of the execution")
             if not isinstance(record.event, ev.Event):
                 break  # a newer version wrote this event, and the events after it cannot be judged
@@ -97,13 +101,20 @@ class JournalJudge:
             case ev.BackoffEnded():
                 is_due = 0 < self._retries.pop(event.key, 0) <= event.time
                 self._findings.check("S19", is_due, f"{where}: the backoff of {event.key.node} was not due")
+            case ev.LoopStarted():
+                self._starts(event.key, where)
+                self._loops.add(event.key)
+            case ev.LoopClosed():
+                self._loops.discard(event.key)
             case ev.WorkHeldBack():
                 self._free(event.key, event.run)
                 self._held_back.add(event.key)
             case ev.WorkLetThrough():
                 self._let_through(event, where)
             case ev.WaitStarted():
-                self._starts(event.key.node, where)
+                self._starts(event.key, where)
+                self._wakes[event.key] = event.due_time
+            case ev.RunDeferred():
                 self._wakes[event.key] = event.due_time
             case ev.WaitEnded() if event.outcome is ev.WaitOutcome.EXPIRED:
                 is_due = 0 < self._wakes.pop(event.key, 0) <= event.time
@@ -112,8 +123,16 @@ class JournalJudge:
                 self._joins.ended(event.key.node, End.SKIPPED)
             case ev.WorkBlocked():
                 self._joins.ended(event.key.node, End.BLOCKED)
+            case ev.ExecutionPaused():
+                self._is_paused = True
+            case ev.ExecutionResumed() | ev.StopOrdered():
+                self._is_paused = False
+            case ev.ExecutionReopened():
+                self._reopened(event, where)
+            case ev.DeadLetterResolved():
+                self._resolved(event, where)
             case ev.ExecutionFinished():
-                self._is_final = True
+                self._is_final, self._is_paused = True, False
             case _:
                 pass
 
@@ -129,6 +148,23 @@ class JournalJudge:
             self._adopted = {lease.number for lease in self._live.values()}
             self._findings.saw("S26", len(self._adopted))
 
+    def _reopened(self, event: ev.ExecutionReopened, where: str) -> None:
+        """It is a grant too, if the execution had ended."""
+        if self._is_final:
+            self._granted(AuditedGrant(event.epoch, event.holder), where)
+        self._is_final = False
+        for work in event.work:
+            self._joins.reopened(work.key.node)
+            self._findings.check(
+                "S8", work.key not in self._decided, f"{where}: {work.key.node} had its outcome already"
+            )
+
+    def _resolved(self, event: ev.DeadLetterResolved, where: str) -> None:
+        if event.epoch != self.grants[-1].epoch:
+            self._granted(AuditedGrant(event.epoch, event.holder), where)
+        self._findings.check("S16", event.run not in self._resolutions, f"{where}: run {event.run} was resolved before")
+        self._resolutions.add(event.run)
+
     def _let_through(self, event: ev.WorkLetThrough, where: str) -> None:
         waited = event.key in self._held_back
         self._findings.check("S20", waited, f"{where}: {event.key.node} was let through by a circuit unasked")
@@ -136,6 +172,7 @@ class JournalJudge:
 
     def _leased(self, event: ev.RunLeased, where: str) -> None:
         key = event.key
+        self._findings.check("S18", not self._is_paused, f"{where}: {key.node} was leased while it was paused")
         check, before = self._findings.check, self._live.get(key)
         if before is not None and before.number in self._adopted:
             self._findings.broke("S26", f"{where}: {key.node} was granted again though {before} was adopted")
@@ -149,14 +186,14 @@ class JournalJudge:
         if key in self._held_back:
             self._findings.broke("S20", f"{where}: {key.node} was leased though its circuit has not let it through")
         self._live[key] = AuditedLease(event.run, event.instance_id, event.is_idempotent)
-        self._starts(key.node, where)
+        self._starts(key, where)
 
     def _run_ended(self, event: LeaseEnd, where: str) -> None:
         key, lease = event.key, self._free(event.key, event.run)
         if lease is None and (self._is_of_control(event) or key in self._held_back):
             # It fails while it is held back, when its retry budget is over.
             self._held_back.discard(key)
-            self._starts(key.node, where)
+            self._starts(key, where)
         elif lease is None:
             name = type(event).__name__
             self._findings.broke("S8", f"{where}: {name} of run {event.run}, which was over")
@@ -180,7 +217,7 @@ class JournalJudge:
     def _is_of_control(self, event: LeaseEnd) -> bool:
         """The core itself ends a control node. A runner may have rendered its config before."""
         is_outcome = isinstance(event, ev.RunSucceeded | ev.RunFailed)
-        return is_outcome and self._definition.nodes[event.key.node].is_control
+        return is_outcome and not event.key.iteration and self._definition.nodes[event.key.node].is_control
 
     def _free(self, key: WorkKey, number: int) -> AuditedLease | None:
         self._adopted.discard(number)
@@ -189,11 +226,16 @@ class JournalJudge:
             return None
         return self._live.pop(key)
 
-    def _starts(self, node: str, where: str) -> None:
-        if node != OUTPUT_NODE and self._joins.has_sources(node):
+    def _starts(self, key: WorkKey, where: str) -> None:
+        node = key.node
+        if key.iteration:
+            is_under_way = key._replace(iteration=0) in self._loops
+            self._findings.check("S10", is_under_way, f"{where}: an item of {node} started, and its loop was over")
+        elif node != OUTPUT_NODE and self._joins.has_sources(node):
             self._findings.check("S10", self._joins.holds(node), f"{where}: {self._joins.shown(node)}")
 
     def _decide(self, key: WorkKey, where: str, end: End, branch: str = "") -> None:
         self._findings.check("S8", key not in self._decided, f"{where}: {key.node} has two outcomes")
         self._decided.add(key)
-        self._joins.ended(key.node, end, branch)
+        if not key.iteration:
+            self._joins.ended(key.node, end, branch)

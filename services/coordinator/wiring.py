@@ -17,6 +17,7 @@ from services.chassis.blobs import DirectoryBlobs
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.limits import SESSIONS
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.frames import Attach
@@ -24,7 +25,8 @@ from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.postgres import migrations
 from services.chassis.postgres.connection import BY_INDEX, PgConnection
 from services.chassis.postgres.database import Database
-from services.chassis.process.clock import SystemClock
+from services.chassis.process.clock import Clock, SystemClock
+from services.chassis.process.fresh_ids import fresh_uuid
 from services.chassis.process.lifecycle import Loops, Steps
 from services.chassis.process.retention import Retention
 from services.chassis.process.service import VERSION, run_service
@@ -37,9 +39,13 @@ from services.coordinator.app.begun_reports import report_begun
 from services.coordinator.app.circuits import Circuits
 from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
+from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.journal_loader import JournalLoader
+from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.key_checks import check_keys
+from services.coordinator.app.loop_store import LoopStore
 from services.coordinator.app.misrouted_reports import ReportForwarder
+from services.coordinator.app.obligations import REST_SECONDS, ObligationKeeper
 from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.partitions import keep_partitions
@@ -48,11 +54,13 @@ from services.coordinator.core.circuits import CircuitPolicy
 from services.coordinator.core.values import SECOND
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
+from services.coordinator.peers.children import ApiChildren
 from services.coordinator.peers.dispatch import SessionDispatch
 from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.allowed_callers import RULES
 from services.coordinator.rpc.circuits import CircuitStateServicer
+from services.coordinator.rpc.dead_letters import DeadLetterReadServicer
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
 from services.coordinator.rpc.run_outputs import RunOutputsServicer
@@ -62,9 +70,9 @@ from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
 from services.coordinator.store.circuits import PostgresCircuits
 from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
-from services.coordinator.store.partitions import drop_old, kept_since, make_ahead
+from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
-from windlass.coordinator.v1 import circuits_pb2_grpc, reads_pb2_grpc, sessions_pb2_grpc
+from windlass.coordinator.v1 import circuits_pb2_grpc, dead_letters_pb2_grpc, reads_pb2_grpc, sessions_pb2_grpc
 from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 
 SERVICE: Final = "coordinator"
@@ -93,9 +101,10 @@ class CoordinatorService:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self.name = f"{SERVICE}-{settings.replica}"
-        self._clock = SystemClock()
         self._run_timing = RUN.scaled(settings.lease_scale)
+        self._circuit_policy = _circuit_policy(settings)
         self._connect()
+        self._join_apis()
         self._join_dispatchers()
         self._join_executions()
         self._join_runners()
@@ -103,7 +112,10 @@ class CoordinatorService:
         self._serve()
 
     def _connect(self) -> None:
+        """Time, the database, the disk and other processes. A simulation has its own, here and in `_new_server`."""
         settings, name = self._settings, self.name
+        self._clock: Clock = SystemClock()
+        self._fresh_id = fresh_uuid
         # One connection for appends, two for loads, one for beats, and a few for everything that is read.
         self._writer = PgConnection(settings.database_url, name=f"{name}-journal", settings=BY_INDEX)
         self._loader, self._patient_loader = (
@@ -111,15 +123,16 @@ class CoordinatorService:
             for role, seconds in (("loader", LOAD_SECONDS), ("patient-loader", HARD_LOAD_SECONDS))
         )
         self._beats = PgConnection(settings.database_url, name=f"{name}-sessions")
+        self._runner_sessions = PostgresSessionStore(self._beats, "coordinator.runner_sessions", self._run_timing)
         self._database = Database(settings.database_url, name=name)
         self._journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
         self._reads = PostgresReads(self._database)
-        self._circuit_policy = _circuit_policy(settings)
         self._circuit_rows = PostgresCircuits(self._database, self._circuit_policy)
         self._blobs = DirectoryBlobs(settings.output_store)
-        self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
         self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
-        self._replicas = ApiReplicas(AddressBook(settings.apis), self._channels, self._forget)
+
+    def _join_apis(self) -> None:
+        self._replicas = ApiReplicas(AddressBook(self._settings.apis), self._channels, self._forget)
         self._keys = CatalogKeys(self._replicas, self._clock)
 
     async def _forget(self, address: str) -> None:
@@ -131,16 +144,19 @@ class CoordinatorService:
         self._holder = self._dispatch.holder = SessionHolder(
             attach=Attach(self.name, capacity=self._settings.executions_max, version=VERSION),
             timing=EXECUTION.scaled(self._settings.lease_scale),
-            codec=dispatch_hop.CODEC,
+            codec=dispatch_hop.codec(self._clock),
             open_stream=lambda address: CoordinatorSessionsStub(self._channels.get(address)).Session(),
             owner=self._dispatch,
             forget=self._forget,
+            clock=self._clock,
+            fresh_id=self._fresh_id,
         )
 
     def _join_executions(self) -> None:
         """The executions that are owned here, and the parts that bring them what they need."""
-        definitions = CatalogDefinitions(self._replicas)
-        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
+        definitions = self._definitions = CatalogDefinitions(self._replicas)
+        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels, self._clock)
+        self._relatives = mailbox
         self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
         self._executions = self._dispatch.executions = OwnedExecutions(
             clock=self._clock,
@@ -150,11 +166,13 @@ class CoordinatorService:
             mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
         )
         self._output_checker = OutputChecker(self._executions, self._blobs.sizes)
+        self._loop_store = LoopStore(self._executions, self._blobs)
         self._journal_loader = JournalLoader(
             executions=self._executions,
             journal=self._journal,
             definitions=definitions,
             fold=fold_journal,
+            read_lists=self._loop_store.read_lists,
             granted_again=self._run_timing.granted_again,
             holder=self.name,
         )
@@ -165,16 +183,33 @@ class CoordinatorService:
             self._executions, dead_runners, self._reads.run_standings, self._settings.runner_reserve
         )
         self._registry = self._runners.registry = SessionRegistry(
-            store=PostgresSessionStore(self._beats, "coordinator.runner_sessions", self._run_timing),
+            store=self._runner_sessions,
             timing=self._run_timing,
             server=self.name,
             codec=runner_hop.CODEC,
             owner=self._runners,
+            clock=self._clock,
+            fresh_id=self._fresh_id,
         )
 
     def _join_commits(self) -> None:
-        self._reader = ReadServicer(self._reads, self._runners.modules_for, self._run_outputs.read)
+        self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
+        walks = JournalWalks(self._reads, self._definitions)
+        explainer = Explainer(
+            walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
+        )
+        self._reader = ReadServicer(
+            self._reads, self._runners.modules_for, self._run_outputs.read, walks=walks, explainer=explainer
+        )
         self._hub = self._dispatch.watchers = WatchHub(self._reads, self._reader, owned=self._executions.by_id.keys)
+        self._obligations = ObligationKeeper(
+            executions=self._executions,
+            children=ApiChildren(self._replicas),
+            relatives=self._relatives,
+            dispatch=self._dispatch,
+            clock=self._clock,
+            rest_seconds=REST_SECONDS * self._settings.lease_scale,
+        )
         self._circuits = Circuits(
             store=self._circuit_rows,
             executions=self._executions,
@@ -188,6 +223,8 @@ class CoordinatorService:
             run_grant=run_grant,
             dispatch=self._dispatch,
             watchers=self._hub,
+            obligations=self._obligations,
+            ask_store=self._loop_store.ask,
             circuits=self._circuits,
             clock=self._clock,
         )
@@ -202,27 +239,34 @@ class CoordinatorService:
             clock=self._clock,
         )
 
-    def _serve(self) -> None:
+    def _new_server(self) -> GrpcServer:
         settings = self._settings
-        self.server = GrpcServer(
+        return GrpcServer(
             settings.grpc_address,
             guard=Guard(
                 RULES,
                 keys=SystemKey(settings.system_key_hash_file, others=self._keys),
                 credential=settings.credential(SERVICE),
             ),
+            limits=SESSIONS,
             tls=settings.tls,
             public=settings.public,
         )
+
+    def _serve(self) -> None:
+        self.server = self._new_server()
         sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(RunnerSessionsService(self._registry), self.server)
         sessions_pb2_grpc.add_RunnerOutputsServicer_to_server(self._run_outputs, self.server)
         circuits = CircuitStateServicer(self._circuit_rows, self._circuit_policy, self._clock)
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, self.server)
         reads_pb2_grpc.add_ReadServiceServicer_to_server(self._reader, self.server)
+        letters = DeadLetterReadServicer(self._reads)
+        dead_letters_pb2_grpc.add_DeadLetterReadServiceServicer_to_server(letters, self.server)
         reads_pb2_grpc.add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)
 
     async def prepare(self) -> None:
         await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
+        await self._blobs.make()
         await self._blobs.sweep()
 
     def loops(self) -> Loops:
@@ -231,10 +275,12 @@ class CoordinatorService:
             ("commits", self._commit_loop.run),
             ("journal loader", self._journal_loader.run),
             ("stored outputs", self._output_checker.run),
+            ("values of loops", self._loop_store.run),
             ("timers", self._executions.timers.run),
             ("circuits", self._circuits.run),
             ("idle circuits", Retention(self._forget_circuits, clock=self._clock).run),
             ("misrouted reports", self._misrouted_reports.run),
+            ("obligations", self._obligations.run),
             ("begun reports", lambda: report_begun(self._executions, self._dispatch, self._clock, scale)),
             ("watch catch-up", self._hub.run_catching_up),
             ("watch poll", lambda: self._hub.run_polling(scale)),
@@ -245,6 +291,7 @@ class CoordinatorService:
             ("sessions", lambda: self._holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
             ("partitions", self._keep_partitions),
+            ("retention", Retention(self._forget_dead_letters, clock=self._clock).run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 
@@ -266,6 +313,9 @@ class CoordinatorService:
 
     async def _forget_circuits(self) -> int:
         return await self._circuit_rows.forget_idle(CIRCUIT_IDLE_SECONDS)
+
+    async def _forget_dead_letters(self) -> int:
+        return await forget_dead_letters(self._database, self._settings.dead_letter_seconds)
 
     async def _hand_back(self) -> None:
         """Returns when the dispatchers know. The sessions drain first, or what goes back would come again at once."""

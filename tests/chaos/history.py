@@ -22,8 +22,8 @@ Run = resources_pb2.Run
 Execution = resources_pb2.Execution
 
 
-# The mixed graphs: a row, a diamond, retries, a branch with a skipped side, a fan, slow work, a large output, and a
-# failure that blocks only the nodes after it.
+# The mixed graphs: a row, a diamond, retries, a branch with a skipped side, a fan, slow work, a large output, a failure
+# that blocks only the nodes after it, one after which finished nodes are undone, and loops over a list and over turns.
 def _put(id_: str, **more: Any) -> dict[str, Any]:
     return {"id": id_, "module": "ledger.put@1", "idempotent": True, **more}
 
@@ -38,6 +38,7 @@ def _edges(*pairs: str) -> list[dict[str, Any]]:
     return [{"from": part[1], "to": part[2]} | ({"when": part[3]} if part[3] else {}) for part in parts if part]
 
 
+_UNDO = {"module": "ledger.put@1", "idempotent": True}
 _JOIN = {"id": "all", "module": "join@1"}
 GRAPHS: dict[str, dict[str, Any]] = {
     "chaos-row": {"nodes": [_put("a"), _add("b"), _put("c")], "edges": _edges("a>b", "b>c")},
@@ -88,8 +89,38 @@ GRAPHS: dict[str, dict[str, Any]] = {
         ],
         "edges": _edges("bad>blocked"),
     },
+    "chaos-saga": {
+        "nodes": [
+            _put("a", compensate=_UNDO),
+            _add("b", compensate=_UNDO),
+            {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "as told"}},
+        ],
+        "edges": _edges("a>b", "b>bad"),
+    },
+    "chaos-loops": {
+        "nodes": [
+            {
+                "id": "each",
+                "module": "for_each@1",
+                "idempotent": True,
+                "config": {
+                    "items": "{{ [1, input.n, 3, 4, 5] }}",
+                    "maxParallel": 2,
+                    "body": {"module": "ledger.put@1"},
+                },
+            },
+            {
+                "id": "again",
+                "module": "repeat@1",
+                "idempotent": True,
+                "config": {"until": "index == 2", "delay": "0.05s", "body": {"module": "ledger.put@1"}},
+            },
+        ],
+        "edges": _edges("each>again"),
+    },
 }
-EXPECTED = {name: Execution.FAILED if name == "chaos-fails" else Execution.SUCCESS for name in GRAPHS}
+_FAILING = {"chaos-fails", "chaos-saga"}
+EXPECTED = {name: Execution.FAILED if name in _FAILING else Execution.SUCCESS for name in GRAPHS}
 # When the execution is over, each of these nodes must have had its effect once.
 EFFECTS = {
     "chaos-row": {"a", "b", "c"},
@@ -100,6 +131,8 @@ EFFECTS = {
     "chaos-slow": {"slow", "then"},
     "chaos-large": {"write", "read"},
     "chaos-fails": {"apart"},
+    "chaos-saga": {"a", "b", "b$undo", "a$undo"},
+    "chaos-loops": {"each", "again"},
 }
 
 
@@ -167,7 +200,7 @@ def _ended_rightly(history: History) -> list[str]:
         f"{execution.id} ({execution.workflow}) ended as {Execution.State.Name(execution.state)}: "
         f"{MessageToDict(execution.error)}"
         for execution in history.executions.values()
-        if execution.state != EXPECTED[execution.workflow]
+        if execution.state != EXPECTED.get(execution.workflow, Execution.SUCCESS)
     ]
 
 
@@ -180,16 +213,12 @@ def _no_run_called_twice(history: History) -> list[str]:
 
 def _nothing_called_after_success(history: History) -> list[str]:
     succeeded = {
-        (execution_id, run.node): run.attempt
-        for execution_id, runs in history.runs.items()
-        for run in runs
-        if run.state == Run.SUCCESS
+        run.effect_key: run.attempt for runs in history.runs.values() for run in runs if run.state == Run.SUCCESS
     }
     return [
         f"{call['node']} of {call['execution']} ran again (attempt {call['attempt']}) after it had finished"
         for call in history.calls
-        if call["phase"] == "begin"
-        and call["attempt"] > succeeded.get((call["execution"], call["node"]), call["attempt"])
+        if call["phase"] == "begin" and call["attempt"] > succeeded.get(call["effect_key"], call["attempt"])
     ]
 
 
@@ -214,7 +243,7 @@ def _effects_are_there(history: History) -> list[str]:
     return [
         f"{node} of {execution.id} has no effect"
         for execution in history.executions.values()
-        for node in EFFECTS[execution.workflow]
+        for node in EFFECTS.get(execution.workflow, ())
         if (execution.id, node) not in had
     ]
 

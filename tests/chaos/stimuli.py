@@ -13,7 +13,7 @@ from tests.chaos.load import CALL_SECONDS, HastyClient, Load
 from tests.chaos.one_dispatcher import OneDispatcher, newest
 from tests.support.pace import pause
 from tests.support.stack import Stack
-from windlass.api.v1 import workspaces_pb2
+from windlass.api.v1 import executions_pb2, workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 
@@ -23,6 +23,8 @@ QUICK = "chaos-branch"
 NAP, NAP_DURATION = "chaos-nap", "12s"
 # It is never parked, so a coordinator holds it until its end.
 DOZE, DOZE_DURATION = "chaos-doze", "3s"
+# Parents: of a child that ends at once, and of one that sleeps.
+FAMILY, PATIENT = "chaos-family", "chaos-patient"
 # If this number is started at once, each coordinator holds some.
 DOZES = 4
 # The pause between two deaths that only bring another service to its point.
@@ -50,23 +52,33 @@ class Stimuli:
 
     def of(self, service: str, point: str, replica: int) -> Callable[[], Awaitable[None]]:
         known: dict[str, Callable[[], Awaitable[None]]] = {
+            "api.start_child": self.families,
             "api.start": self.start_everywhere,
             "api.cancel": self.cancel_everywhere,
+            "api.command": self.pause_everywhere,
             "api.workflow": self.apply_everywhere,
             "api.workspace": self.workspaces_everywhere,
             "api.key": self.keys_everywhere,
             "dispatcher.hand_back": partial(self.hand_back_to, replica),
             "dispatcher.end": partial(self.end_a_coordinator, signal.SIGKILL),
             "dispatcher.fail": partial(self.start_what_nobody_can_run_at, replica),
+            # The row of a dead letter keeps whether a parent has to be told of it.
+            "dispatcher.note_told": partial(self.start_what_nobody_can_run_at, replica),
             "dispatcher.configure": self.workspaces_everywhere,
             "dispatcher.deliver": partial(self.cancel_at, replica),
             "dispatcher.forget": partial(self.cancel_at, replica),
+            "dispatcher.keep_open": partial(self.retry_at, replica),
+            "dispatcher.requeue": partial(self.resolve_at, replica, is_requeue=True),
+            "dispatcher.discard": partial(self.resolve_at, replica, is_requeue=False),
             "dispatcher.wake": self.nap,
             # Only an execution that goes on for a while is marked.
             "dispatcher.mark": partial(self.doze_at, replica),
             "dispatcher.note_begun": partial(self.doze_at, replica),
             # A dispatcher passes all other points when it stores and grants an execution and hears of its end.
             "dispatcher": partial(self.start_at, replica),
+            "coordinator.start_child": self.families,
+            "coordinator.tell_parent": self.families,
+            "coordinator.cancel_child": self.cancel_a_parent,
             "coordinator.parked": self.nap,
             # When it wakes, it is granted to a coordinator that has to read it.
             "coordinator.take_over": self.nap,
@@ -95,8 +107,28 @@ class Stimuli:
         for client in self._clients:
             await client.cancel(await self._sleeping(NAP, NAP_DURATION))
 
+    async def pause_everywhere(self) -> None:
+        for client in self._clients:
+            execution_id = await self._sleeping(NAP, NAP_DURATION)
+            request = executions_pb2.PauseExecutionRequest(execution_id=execution_id)
+            await client.call(client.executions.PauseExecution, request)
+            await client.cancel(execution_id)
+
     async def nap(self) -> None:
         await self._sleeping(NAP, NAP_DURATION)
+
+    async def families(self) -> None:
+        """Start enough parents, each with a child, for every coordinator and every api to have a part in it."""
+        await self._load.client.apply(FAMILY, [_child_of(QUICK, {"n": 42})])
+        for _ in range(DOZES):
+            await self._load.client.start(FAMILY, request_id=uuid.uuid4().hex)
+
+    async def cancel_a_parent(self) -> None:
+        await self._apply_sleeper(NAP, NAP_DURATION)
+        await self._load.client.apply(PATIENT, [_child_of(NAP, {})])
+        for _ in range(DOZES):
+            parent = await self._load.client.start(PATIENT, request_id=uuid.uuid4().hex)
+            await self._load.client.cancel(parent.id)
 
     async def apply_everywhere(self) -> None:
         for client in self._clients:
@@ -150,6 +182,14 @@ class Stimuli:
         dispatcher = self._dispatcher(replica)
         await dispatcher.cancel(await dispatcher.start(self._items[DOZE]))
 
+    async def retry_at(self, replica: int) -> None:
+        """The message comes to a holder, so the row outlives the end of the execution."""
+        dispatcher = self._dispatcher(replica)
+        await dispatcher.retry(await dispatcher.start(self._items[DOZE]), self._items[DOZE])
+
+    async def resolve_at(self, replica: int, *, is_requeue: bool) -> None:
+        await self._dispatcher(replica).resolve_failed(self._items[QUICK] if is_requeue else None)
+
     async def hand_back_to(self, replica: int) -> None:
         """A coordinator that drains gives executions back to the dispatcher that granted them."""
         for _ in range(DOZES):
@@ -169,3 +209,7 @@ class Stimuli:
     async def _apply_sleeper(self, workflow: str, duration: str) -> None:
         """The same content makes no new version."""
         await self._load.client.apply(workflow, [{"id": "nap", "module": "sleep@1", "config": {"duration": duration}}])
+
+
+def _child_of(workflow: str, inputs: dict[str, int]) -> dict[str, object]:
+    return {"id": "child", "module": "sub_workflow@1", "config": {"workflow": workflow}, "inputs": inputs}

@@ -45,6 +45,7 @@ class Told:
     row: str
     retry: str
     branch: str
+    loops: str
     # It waited for the circuit of its target, and was let through.
     held_back: str
     # Their run is under way. The run of the first one has outlived its coordinator.
@@ -61,14 +62,15 @@ async def told() -> AsyncIterator[Told]:
     ) as stack:
         load = Load(stack, ledger, seed=1)
         await load.apply()
-        row, retry, branch = [await load.start(name) for name in ("chaos-row", "chaos-retry", "chaos-branch")]
-        for execution_id in (row, retry, branch):
+        names = ("row", "retry", "branch", "loops")
+        row, retry, branch, loops = [await load.start(f"chaos-{name}") for name in names]
+        for execution_id in (row, retry, branch, loops):
             await load.final(execution_id)
         held_back = await _held_back(load)
         async with load.held(1) as (adopted,):
             await _taken_over(stack, adopted)
             async with load.held(1) as (held,):
-                yield Told(stack, load, row, retry, branch, held_back, adopted, held)
+                yield Told(stack, load, row, retry, branch, loops, held_back, adopted, held)
     shutil.rmtree(ledger)
 
 
@@ -320,6 +322,23 @@ def s10_started_behind_an_edge_that_was_not_taken(events: list[ev.Event]) -> lis
         replace(event, key=small) if isinstance(event, ev.RunLeased | ev.RunSucceeded) and event.key == big else event
         for event in events
     ]
+
+
+@breach_in("loops")
+def s8_a_second_outcome_of_an_item(events: list[ev.Event]) -> list[ev.Event]:
+    lease = first(events, ev.RunLeased, key=WorkKey("each", 2))
+    success = first(events, ev.RunSucceeded, key=WorkKey("each", 2))
+    place = events.index(success) + 1
+    again = [replace(lease, run=99, attempt=2), replace(success, run=99)]
+    return [*events[:place], *again, *events[place:]]
+
+
+@breach_in("loops")
+def s10_an_item_that_begins_when_its_loop_is_over(events: list[ev.Event]) -> list[ev.Event]:
+    last = [first(events, kind, key=WorkKey("each", 5)) for kind in (ev.RunLeased, ev.RunSucceeded)]
+    others = [event for event in events if event not in last]
+    place = others.index(first(others, ev.LoopClosed, key=WorkKey("each"))) + 1
+    return [*others[:place], *last, *others[place:]]
 
 
 @breach_in("held")

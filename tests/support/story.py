@@ -17,20 +17,31 @@ from services.coordinator.core.commands import (
     Command,
     LetThrough,
     LoseRunner,
+    Pause,
     Release,
     ReportFailure,
     ReportHeldBack,
+    ReportStopped,
     ReportSuccess,
+    Resume,
+    Retry,
     Start,
     Tick,
 )
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effects import effects
-from services.coordinator.core.events import Event, ExecutionFinished, LateReportRejected
+from services.coordinator.core.events import (
+    CommandRefused,
+    Event,
+    ExecutionFinished,
+    ExecutionReopened,
+    LateReportRejected,
+)
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
-from services.coordinator.core.projection import RowValues, execution_row, run_row
-from services.coordinator.core.state import Execution, WorkState, summary, unsettled
+from services.coordinator.core.projection import RowValues, approval_row, execution_row, run_row
+from services.coordinator.core.state import Execution, WorkState, unsettled
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
 from windlass.definition.examination import examine
@@ -55,10 +66,11 @@ def edge(source: str, target: str, when: str = "success") -> Document:
     return {"from": source, "to": target, "when": when}
 
 
-def rows(execution: Execution) -> tuple[RowValues, list[RowValues]]:
+def rows(execution: Execution) -> tuple[RowValues, list[RowValues], list[RowValues]]:
     if execution.seq == 0:
-        return (), []
-    return execution_row(execution), [run_row(execution, run) for run in execution.runs]
+        return (), [], []
+    approvals = [approval_row(execution, number) for number in execution.approvals]
+    return execution_row(execution), [run_row(execution, run) for run in execution.runs], approvals
 
 
 def names(decision: Any) -> list[str]:
@@ -111,7 +123,7 @@ class Story:
         before = rows(self.execution)
         decision = handle(self.execution, command, self.now)
         if decision.refusal is not None:
-            assert all(isinstance(event, LateReportRejected) for event in decision.events)
+            assert all(isinstance(event, LateReportRejected | CommandRefused) for event in decision.events)
             assert rows(self.execution)[1] == before[1], "a refused command changed a run"
         if not decision.events:
             assert rows(self.execution) == before, "a row changed without an event"
@@ -151,8 +163,11 @@ class Story:
         more: Any = {"is_idempotent": is_idempotent, "is_rendering": is_rendering}
         return self.when(Assign([AssignedRun(work, instance, runner, **more) for work in works]))
 
-    def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Any:
-        run = self.run(id)
+    def assign_works(self, works: Sequence[Any], instance: str = "i1") -> Any:
+        return self.when(Assign([AssignedRun(work, instance, f"runner of {instance}") for work in works]))
+
+    def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "", *, item: int = 0) -> Any:
+        run = self.run(id, item)
         return self.when(
             ReportSuccess(
                 run=run.number,
@@ -168,9 +183,15 @@ class Story:
         )
 
     def fail(
-        self, id: str, error_class: ErrorClass = ErrorClass.PERMANENT, random: float = 1.0, retry_after: int = 0
+        self,
+        id: str,
+        error_class: ErrorClass = ErrorClass.PERMANENT,
+        random: float = 1.0,
+        retry_after: int = 0,
+        *,
+        item: int = 0,
     ) -> Any:
-        run = self.run(id)
+        run = self.run(id, item)
         error = Error(error_class, "BOOM", f"{id} went wrong 42 times")
         return self.when(ReportFailure(run.number, run.epoch, error, random, retry_after))
 
@@ -184,8 +205,14 @@ class Story:
         return self.when(LoseRunner(instance, is_idempotent_only, has_begun_runs))
 
     def release(self, id: str, reason: ReleaseReason = ReleaseReason.DRAINED, may_have_begun: bool = False) -> Any:
-        run = self.run(id)
+        return self.release_run(self.run(id), reason, may_have_begun)
+
+    def release_run(self, run: Any, reason: ReleaseReason = ReleaseReason.DRAINED, may_have_begun: bool = False) -> Any:
         return self.when(Release(run.number, run.epoch, reason, may_have_begun))
+
+    def stopped(self, id: str, item: int = 0) -> Any:
+        run = self.run(id, item)
+        return self.when(ReportStopped(run.number, run.epoch, start_time=self.now - 2, end_time=self.now - 1))
 
     def hold_back(self, id: str, target: str = "crm", until: int = 0) -> Any:
         """The runner of the node hands its run back, because the circuit of the target is open."""
@@ -197,6 +224,22 @@ class Story:
 
     def cancel(self) -> Any:
         return self.when(Cancel("m1", "enough", "ann"))
+
+    def pause(self, message_id: str = "pause1") -> Any:
+        return self.when(Pause(message_id, "ann", "look first"))
+
+    def resume(self, message_id: str = "resume1") -> Any:
+        return self.when(Resume(message_id, "bob"))
+
+    def retry(self, from_node: str = "", message_id: str = "retry1", **overrides: bytes) -> Any:
+        """Under the lease of another holder if the execution has ended."""
+        lease: Any = {"epoch": self.execution.epoch + 1, "holder": "c3"}
+        return self.when(Retry(message_id, "ann", from_node, overrides, **lease))
+
+    def give(self, make: Any, *fields: Any, message_id: str = "c1") -> Any:
+        """A command of a person that may come after the end."""
+        lease: Any = {"epoch": self.execution.epoch + 1, "holder": "c3"}
+        return self.when(make(message_id, "ann", *fields, **lease))
 
     def adopt(self, *live: str, epoch: int = 2) -> Any:
         return self.when(Adopt(epoch, "c2", frozenset(live)))
@@ -217,9 +260,15 @@ class Story:
     def work(self, id: str) -> Any:
         return self.execution.target_of(id)
 
-    def run(self, id: str) -> Any:
-        """The last run of a node."""
-        return next(run for run in reversed(self.execution.runs) if run.work.node.id == id)
+    def run(self, id: str, item: int = 0) -> Any:
+        """The last run of a node, or of the item with this iteration."""
+        runs = reversed(self.execution.runs)
+        return next(run for run in runs if run.work.key[:2] == (id, item))
+
+    @property
+    def ready_items(self) -> list[int]:
+        """The iterations of the works that are ready."""
+        return [work.key.iteration for work in self.execution.ready]
 
     @property
     def ready(self) -> list[str]:
@@ -258,13 +307,17 @@ def check(story: Story) -> None:
     assert rows(again) == rows(execution), "the fold shows other rows"
     assert again.next_wake() == execution.next_wake()
     assert list(again.live) == list(execution.live)
-    assert (list(execution.to_begin), list(execution.passed_over)) == ([], []), "the decision is not complete"
+    assert not execution.passed_over, "the decision is not complete"
+    assert not execution.to_begin or execution.paused_by, "a control node did not begin"
+    assert (again.owed, list(again.children)) == (execution.owed, list(execution.children))
     _check_counts(execution)
-    assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
-    if execution.is_final and execution.stop is None:
+    ends = [type(event) for event in story.journal if isinstance(event, ExecutionFinished | ExecutionReopened)]
+    assert execution.is_final == (ends[-1:] == [ExecutionFinished])
+    assert all(pair != (ExecutionFinished, ExecutionFinished) for pair in pairwise(ends)), "S7"
+    if execution.is_final and not execution.is_ending:
         assert execution.error == execution.first_failure
         assert unsettled(execution) == []
-    summed = sorted(id for ids in summary(execution) for id in ids)
+    summed = sorted(id for ids in summary(execution)[:5] for id in ids)
     assert summed == sorted(node.id for node in story.definition.graph)
 
 
@@ -275,11 +328,29 @@ def _check_counts(execution: Execution) -> None:
     assert len(execution.waits) == states.count(WorkState.WAITING)
     assert len(execution.backoffs) == states.count(WorkState.BACKOFF)
     assert len(execution.held_back) == states.count(WorkState.HELD_BACK)
+    _check_loops(execution)
     waiting = len(execution.waits) + len(execution.backoffs) + len(execution.held_back)
     going = len(execution.ready) + len(execution.live) + waiting
+    going += len(execution.to_begin) + states.count(WorkState.LOOPING)
     assert execution.is_final == (going == 0), "it stands still"
-    if going and not execution.live and not execution.ready:
+    if going and not execution.live and not execution.ready and not execution.paused_by:
         has_message_wait = any(not wait.due for wait in execution.waits.values())
+        is_at_store = execution.unread or execution.unstored
         # Whoever holds an execution looks at the circuits that its work waits for (app/circuits.py).
-        is_woken = has_message_wait or execution.held_back
+        is_woken = has_message_wait or is_at_store or execution.held_back
         assert execution.next_wake() or is_woken, "nothing would ever wake it"
+
+
+def _check_loops(execution: Execution) -> None:
+    """A loop under way has items under way, or waits, or waits for the output store."""
+    for key, loop in execution.loops.items():
+        going = [each for each in loop.going.values() if each.loop is loop]
+        assert len(going) == len(loop.going) <= loop.parallel_max
+        assert all(each.state in _GOING for each in going)
+        if execution.paused_by and loop.work in execution.to_begin:
+            continue
+        assert (loop.work.state is WorkState.LOOPING) != (key in execution.waits)
+        assert bool(going) != (key in execution.waits or key in execution.unstored), "the loop stands still"
+
+
+_GOING = (WorkState.READY, WorkState.LIVE, WorkState.BACKOFF, WorkState.WAITING, WorkState.HELD_BACK)

@@ -1,11 +1,11 @@
-"""Executions: start, watch, look, cancel."""
+"""Executions: start, watch, look, cancel, signal."""
 
 import json
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,14 +15,18 @@ from windlass.cli.output import say, visible
 
 _FILTER_HELP = """Only those for which this is true, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT
 labels.region = eu. OR binds tighter than AND. docs/filters.md has the fields."""
+# Of the children of an execution that is shown.
+CHILDREN_SHOWN_MAX = 20
 IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
 
 
 def register(app: typer.Typer) -> None:
     command(app)(start)
     command(app)(watch)
-    command(app, shows=_show)(get)
+    command(app)(get)
     command(app, shows=_show)(cancel)
+    command(app, shows=lambda explanation: say(visible(explanation.text)))(explain)
+    command(app, shows=_show)(signal)
     command(app)(events)
     command(app, shows=lambda answer: show_runs(answer.runs))(runs)
     command(app, "list", shows=render.listing("executions", COLUMNS))(list_)
@@ -47,7 +51,7 @@ def start(
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
-    values, labels = _input(input_), _labels(label or ())
+    values, labels = json_object(input_, "--input"), _labels(label or ())
     request = messages.StartExecutionRequest(
         workflow=workflow,
         version=version,
@@ -82,9 +86,37 @@ def watch(
     raise typer.Exit(0 if last is None or render.cell(last, "state") == "SUCCESS" else 1)
 
 
-def get(api: Api, execution_id: IdArgument) -> Any:
-    """Show an execution and its result."""
-    return api.call(messages.GetExecutionRequest(execution_id=execution_id)).execution
+def get(
+    api: Api,
+    execution_id: IdArgument,
+    as_of_seq: Annotated[int, typer.Option(help="As it was after the event with this number.", min=0)] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show an execution and its result. While it goes on, also show the children that it waits for."""
+    execution = api.call(messages.GetExecutionRequest(execution_id=execution_id, as_of_seq=as_of_seq)).execution
+    if as_json:
+        render.print_json(execution)
+        return
+    _show(execution)
+    if not execution.HasField("end_time") and not as_of_seq:
+        _show_children(api, execution_id)
+
+
+def _show_children(api: Api, execution_id: str) -> None:
+    going = " OR ".join(f"state = {state}" for state in ("PENDING", "RUNNING", "WAITING", "PAUSED"))
+    filter_ = f'parent_execution_id = "{execution_id}" AND ({going})'
+    answer = api.call(messages.ListExecutionsRequest(filter=filter_, page_size=CHILDREN_SHOWN_MAX))
+    if answer.executions:
+        say()
+        say("children")
+        render.table(answer.executions, COLUMNS)
+    if answer.next_page_token:
+        say(f"and more: windlass list --filter 'parent_execution_id = \"{execution_id}\"'")
+
+
+def explain(api: Api, execution_id: IdArgument) -> Any:
+    """Say what an execution waits for, and where its time went."""
+    return api.call(messages.ExplainExecutionRequest(execution_id=execution_id)).explanation
 
 
 def list_(
@@ -103,6 +135,28 @@ def cancel(
 ) -> Any:
     """Cancel an execution. Its running nodes are told to stop."""
     return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
+
+
+def signal(
+    api: Api,
+    execution_id: IdArgument,
+    name: Annotated[str, typer.Argument(metavar="SIGNAL")],
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="JSON", help="A JSON object; @FILE reads it from a file.")
+    ] = "{}",
+    same_as: Annotated[
+        str, typer.Option("--request-id", help="A second signal with the same id is not delivered again.")
+    ] = "",
+) -> Any:
+    """Send a signal to an execution.
+
+    The node that waits for it goes on with the payload."""
+    values = json_object(payload, "--payload")
+    request_id = same_as or str(uuid.uuid4())
+    request = messages.SignalExecutionRequest(
+        execution_id=execution_id, signal=name, payload=values, request_id=request_id
+    )
+    return api.call(request).execution
 
 
 def runs(api: Api, execution_id: IdArgument) -> Any:
@@ -135,7 +189,7 @@ COLUMNS: render.Columns = {
 }
 RUN_COLUMNS: render.Columns = {
     "run": lambda run: run.id.rpartition(".")[2],
-    "node": lambda run: render.node_name(run.node),
+    "node": render.work_name,
     "module": "module",
     "attempt": lambda run: str(run.attempt or ""),
     "state": "state",
@@ -175,6 +229,14 @@ def events_of(api: Api, execution_id: str, after_seq: int = 0) -> Iterator[Any]:
             time.sleep(TRY_AGAIN_SECONDS)
 
 
+# The lists of a summary, with their titles, in the order in which they are shown.
+_SUMMARY: Final = {
+    **{name: name for name in ("running", "succeeded", "failed", "skipped", "blocked", "cancelled")},
+    "compensated": "undone",
+    "not_compensated": "not undone",
+}
+
+
 def _show(execution: Any) -> None:
     error, metrics = execution.error, execution.metrics
     facts = {
@@ -187,14 +249,19 @@ def _show(execution: Any) -> None:
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
         "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
+        "paused": _paused(execution.pause) if execution.HasField("pause") else "",
     }
-    for name in ("succeeded", "failed", "skipped", "blocked"):
-        facts[name] = ", ".join(getattr(execution.summary, name))
+    for name, title in _SUMMARY.items():
+        facts[title] = ", ".join(map(render.node_name, getattr(execution.summary, name)))
     facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id
     for name, value in facts.items():
         if value:
             render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
+
+
+def _paused(pause: Any) -> str:
+    return f"by {pause.caller} since {render.date(pause.time)}{': ' if pause.reason else ''}{pause.reason}"
 
 
 def _show_event(event: Any, *, as_json: bool) -> None:
@@ -206,7 +273,8 @@ def _show_event(event: Any, *, as_json: bool) -> None:
     say(visible(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip()))
 
 
-def _input(text: str) -> Any:
+def json_object(text: str, option: str) -> Any:
+    """The value of an option as a Struct. `@FILE` stands for the content of a file."""
     from google.protobuf.json_format import ParseDict, ParseError
     from google.protobuf.struct_pb2 import Struct
 
@@ -216,9 +284,9 @@ def _input(text: str) -> Any:
             raise TypeError('an object has braces, like {"id": 7}')
         return ParseDict(value, Struct())
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint="--input") from None
+        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint=option) from None
     except (ValueError, TypeError, AttributeError, ParseError) as error:
-        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint="--input") from None
+        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint=option) from None
 
 
 def _labels(entries: Any) -> dict[str, str]:

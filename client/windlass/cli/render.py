@@ -13,6 +13,7 @@ STATE_COLOURS = {
     "TIMEOUT": "red",
     "DLQ": "red",
     "CANCELLED": "yellow",
+    "PAUSED": "yellow",
     "RUNNING": "cyan",
     "LEASED": "cyan",
     "OPEN": "red",
@@ -24,6 +25,8 @@ COLUMN_GAP = "  "
 WHOLE_MAX = 2**53
 # The run that renders the workflow's output has this in place of a node's id.
 OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
+# The compensation of a node has its name and this.
+UNDO_SUFFIX = "$undo"
 
 
 # Says what is in the cells of each column, by its title.
@@ -109,7 +112,16 @@ def _whole(value: Any) -> Any:
 
 
 def node_name(node: str) -> str:
-    return OUTPUT_SHOWN if node == OUTPUT_NODE else node
+    if node == OUTPUT_NODE:
+        return OUTPUT_SHOWN
+    undone = node.removesuffix(UNDO_SUFFIX)
+    return node if undone == node else f"{undone} (undo)"
+
+
+def work_name(run: Any) -> str:
+    """The node, with the iteration of an item or a turn of a loop."""
+    name = node_name(run.node)
+    return f"{name}[{run.iteration}]" if run.iteration else name
 
 
 def clock(timestamp: Any) -> str:
@@ -140,7 +152,7 @@ def timeline(runs: Sequence[Any]) -> None:
         return
     first = min(_when(run.start_time) for run in started)
     whole = max((max(_when(run.end_time) for run in started) - first).total_seconds(), 1e-6)
-    width = max(len(node_name(run.node)) for run in started)
+    width = max(len(work_name(run)) for run in started)
     for run in started:
         begin = (_when(run.start_time) - first).total_seconds()
         length = (_when(run.end_time) - _when(run.start_time)).total_seconds()
@@ -149,7 +161,7 @@ def timeline(runs: Sequence[Any]) -> None:
         state = cell(run, "state")
         colour = STATE_COLOURS.get(state, "white")
         attempt = f" attempt {run.attempt}" if run.attempt > 1 or state == "FAILED" else ""
-        name = node_name(run.node)
+        name = work_name(run)
         line = f"  {name:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state}{attempt}"
         console().print(line, soft_wrap=True)
 

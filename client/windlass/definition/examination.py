@@ -6,31 +6,31 @@ layer only uses what an earlier one found sound, so that one mistake does not sh
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.definition import json_values, modules, templates
+from windlass.definition.compensation import compensating_module_faults, compensation_id, compensation_of
 from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.durations import parse_duration
 from windlass.definition.faults import Fault, Faults
 from windlass.definition.graph import ancestors, cycles
 from windlass.definition.input_schemas import schema_fault
-from windlass.definition.limits import DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
+from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 from windlass.definition.schema_faults import config_faults, field_faults
+from windlass.definition.state_keys import state_faults
+from windlass.definition.template_texts import body_of, is_child, texts_of_body, texts_of_compensation, texts_of_node
+from windlass.definition.templates import TemplateText
 
 # The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
 # Members of a workflow or a node that its schema does not look into.
-_INSIDE: Final = frozenset({"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs"})
+_INSIDE: Final = frozenset(
+    {"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs", "compensate"}
+)
 _OUTCOMES: Final = frozenset({"success", "failure", "always"})
-# Fields that hold an expression without the braces of a template.
-_EXPRESSIONS: Final = {
-    "condition@1": re.compile(r"\.config\.expression"),
-    "switch@1": re.compile(r"\.config\.cases\[\d+\]\.when"),
-}
-
 # Says why a value is no usable JSON Schema; None when it is one.
 SchemaJudge = Callable[[Any], str | None]
 # A message names at most this number of branches. If there are more, it gives their count.
@@ -54,6 +54,11 @@ class Verdict:
     # Templates, each with a module that a runner which renders has to do, and the warning for the case that none is
     # connected.
     rendered: list[tuple[str, Fault]] = field(default_factory=list)
+    # The `until` of each loop that has one, with the module of its body, whose runner evaluates it, and the warning for
+    # the case that none which can is connected.
+    evaluated: list[tuple[str, Fault]] = field(default_factory=list)
+    # Workflows that nodes start, each with its warning for the case that the workspace has no such workflow.
+    children: list[tuple[str, Fault]] = field(default_factory=list)
     name: str = ""
     canonical: bytes = b""
 
@@ -79,7 +84,8 @@ def examine_parsed(parsed: Parsed, schemas: SchemaJudge = schema_fault) -> Verdi
     faults = [*parsed.faults, *sifted.faults, *rest][:FAULTS_MAX]
     placed = [_placed(fault, sifted.value, parsed.line_of) for fault in faults]
     verdict.faults = sorted(placed, key=lambda fault: fault.line)
-    for warnings in (verdict.own_modules, verdict.built_in_modules, verdict.rendered):
+    warned = (verdict.own_modules, verdict.built_in_modules, verdict.rendered, verdict.evaluated, verdict.children)
+    for warnings in warned:
         warnings[:] = [(module, _placed(each, sifted.value, parsed.line_of)) for module, each in warnings]
     return verdict
 
@@ -112,7 +118,17 @@ def warnings_of(verdict: Verdict, announced: Collection[str], rendering: Collect
         warnings += [warning for module, warning in verdict.built_in_modules if module not in announced]
     if announced and modules.RENDERER not in rendering:
         warnings += [warning for module, warning in verdict.rendered if module not in rendering]
+    warnings += [warning for module, warning in verdict.evaluated if module in announced and module not in rendering]
     return warnings
+
+
+def child_warnings(verdict: Verdict, known: Collection[str]) -> list[Fault]:
+    """Workflows that nodes start and that are not among the `known` ones of the workspace, and workflows that start
+    themselves. Both are accepted: the former may be applied later, the latter may end the recursion by a condition."""
+    warnings = [warning for workflow, warning in verdict.children if workflow not in {*known, verdict.name}]
+    own = [warning for workflow, warning in verdict.children if workflow == verdict.name]
+    message = f"the workflow starts itself, which may go on for {CHILD_DEPTH_MAX} levels"
+    return [*warnings, *(each._replace(reason="SELF_REFERENCE", message=message) for each in own)]
 
 
 def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:
@@ -135,10 +151,11 @@ class _Examination:
         self._conditions: dict[tuple[str, str, str], int] = {}
         # The branches of each node that has outgoing edges; see modules.branches_of.
         self._branches: dict[int, frozenset[str] | None] = {}
+        self._schemas = schemas
         self._tell_all(self._unreadable())
         if not self.verdict.faults:
             self._nodes = _listed(document, "nodes")
-            self._examine_fields(schemas)
+            self._examine_fields()
             self._examine_graph()
             self._examine_templates()
             self.verdict.name = document.get("name", "") if isinstance(document.get("name"), str) else ""
@@ -154,12 +171,16 @@ class _Examination:
             if (count := len(_listed(self._document, key))) > most:
                 yield Fault(key, f"TOO_MANY_{key.upper()}", f"{count} {key}; at most {most}")
 
-    def _examine_fields(self, schemas: SchemaJudge) -> None:
+    def _examine_fields(self) -> None:
         document = self._document
         self._tell_all(field_faults("workflow", _outline(document), ""))
-        self._tell_all(_delay_faults(document, {}, ""))
-        if "inputSchema" in document and (message := schemas(document["inputSchema"])) is not None:
-            self._tell(Fault("inputSchema", "BAD_SCHEMA", message))
+        self._tell_all(_delay_faults(document, (), ""))
+        if "inputSchema" in document:
+            self._examine_schema(document["inputSchema"], "inputSchema")
+
+    def _examine_schema(self, schema: Any, path: str) -> None:
+        if (message := self._schemas(schema)) is not None:
+            self._tell(Fault(path, "BAD_SCHEMA", message))
 
     def _examine_graph(self) -> None:
         for place, node in enumerate(self._nodes):
@@ -170,18 +191,48 @@ class _Examination:
             self._tell_all(field_faults("edge", edge, f"edges[{place}]"))
             if isinstance(edge, dict):
                 self._examine_edge(edge, place)
+        self._tell_all(state_faults(self._nodes))
         for cycle in cycles(len(self._nodes), self._edges):
             names = " → ".join(str(self._nodes[node]["id"]) for node in cycle)
             self._tell(Fault("edges", "CYCLE", f"these nodes wait for each other: {names}"))
 
     def _examine_node(self, node: Mapping[str, Any], place: int) -> None:
         path = f"nodes[{place}]"
-        identity, module, config = node.get("id"), node.get("module"), node.get("config", {})
+        identity, module = node.get("id"), node.get("module")
         self._tell_all(modules.module_faults(module, f"{path}.module"))
+        self._examine_module(node, path)
+        if (form := modules.form_of(node)) is not None:
+            self._examine_schema(form, f"{path}.config.form")
+        body = body_of(node)
+        if body is not None:
+            raw, inside = node["config"]["body"], f"{path}.config.body"
+            self._tell_all(modules.body_module_faults(str(module), raw, inside))
+            if is_child(node):
+                self._examine_child(raw["workflow"], f"{inside}.workflow")
+            else:
+                self._examine_module(body, inside)
+            if "until" in node["config"]:
+                self._warn_of_until(str(body.get("module")), f"{path}.config.until")
+        if "retry" in node:
+            self._tell_all(_delay_faults(node, (self._document,), f"{path}."))
+        compensation = compensation_of(node)
+        if compensation is not None:
+            self._examine_compensation(compensation, node, f"{path}.compensate")
+        if isinstance(identity, str) and (first := self._numbers.setdefault(identity, place)) != place:
+            self._tell(Fault(f"{path}.id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
+
+    def _examine_compensation(self, part: Mapping[str, Any], node: Mapping[str, Any], path: str) -> None:
+        self._tell_all(field_faults("compensation", _outline(part), path))
+        self._tell_all(compensating_module_faults(part.get("module"), f"{path}.module"))
+        self._examine_module(part, path)
+        if "retry" in part:
+            self._tell_all(_delay_faults(part, (self._document, node), f"{path}."))
+
+    def _examine_module(self, part: Mapping[str, Any], path: str) -> None:
+        """The module and the config of a node, of its compensation, or of the body of a loop."""
+        module, config = part.get("module"), part.get("config", {})
         if isinstance(module, str) and isinstance(config, dict):
             self._tell_all(config_faults(module, config, f"{path}.config"))
-        if "retry" in node:
-            self._tell_all(_delay_faults(node, self._document, f"{path}."))
         if isinstance(module, str) and "@" in module and modules.is_own(module):
             message = f"{module} is not built in: its work waits until a runner announces it"
             self.verdict.own_modules.append((module, Fault(f"{path}.module", "MODULE_NOT_BUILT_IN", message)))
@@ -189,8 +240,15 @@ class _Examination:
             message = f"no connected runner does {module}: its work waits until one announces it"
             warning = Fault(f"{path}.module", "MODULE_NOT_ANNOUNCED", message)
             self.verdict.built_in_modules.append((module, warning))
-        if isinstance(identity, str) and (first := self._numbers.setdefault(identity, place)) != place:
-            self._tell(Fault(f"{path}.id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
+        if module == modules.SUB_WORKFLOW and isinstance(config, dict):
+            self._examine_child(config.get("workflow"), f"{path}.config.workflow")
+
+    def _examine_child(self, workflow: Any, path: str) -> None:
+        """The workflow that a node starts need not exist yet, so nothing here is a fault."""
+        if not isinstance(workflow, str) or templates.is_template(workflow):
+            return
+        message = f"the workspace has no workflow {workflow[:63]!r} to start: the node fails until it is applied"
+        self.verdict.children.append((workflow, Fault(path, "WORKFLOW_NOT_FOUND", message)))
 
     def _examine_edge(self, edge: Mapping[str, Any], place: int) -> None:
         path = f"edges[{place}]"
@@ -226,34 +284,54 @@ class _Examination:
         before = ancestors(len(self._nodes), self._edges)
         for identity, place in self._numbers.items():
             node, path = self._nodes[place], f"nodes[{place}]"
-            if self._examine_texts(_texts_of_node(node, path), identity, before[place], parser):
-                module = str(node.get("module"))
-                self._warn_of_templates(path, modules.RENDERER if module in modules.CONTROL_MODULES else module)
+            if self._examine_texts(texts_of_node(node, path), identity, before[place], parser):
+                self._warn_of_templates(path, _renderer_of(str(node.get("module"))))
+            body = body_of(node)
+            if body is not None:
+                texts = texts_of_body(node, body, f"{path}.config")
+                if self._examine_texts(texts, modules.body_key(identity), before[place], parser):
+                    self._warn_of_templates(f"{path}.config.body", _renderer_of(str(body.get("module"))))
+            self._examine_texts_of_compensation(node, path, before[place] | 1 << place, parser)
         output = templates.texts_of(self._document.get("output"), "output")
-        texts = (each for each in output if templates.is_template(each[0]))
+        texts = (TemplateText(*each) for each in output if templates.is_template(each[0]))
         self._examine_texts(texts, OUTPUT, (1 << len(self._nodes)) - 1, parser)
         if "output" in self._document:
             self._warn_of_templates("output", modules.RENDERER)
+
+    def _examine_texts_of_compensation(
+        self, node: Mapping[str, Any], path: str, before: int, parser: templates.TemplateParser
+    ) -> None:
+        """It sees what its node sees, and the node."""
+        part = compensation_of(node)
+        if part is not None:
+            texts = texts_of_compensation(part, f"{path}.compensate")
+            if self._examine_texts(texts, compensation_id(node["id"]), before, parser):
+                self._warn_of_templates(f"{path}.compensate", str(part.get("module")))
+
+    def _warn_of_until(self, module: str, path: str) -> None:
+        message = f"no connected runner that does {module} evaluates `until`: the work waits until one does"
+        self.verdict.evaluated.append((module, Fault(path, "NOT_RENDERED", message)))
 
     def _warn_of_templates(self, path: str, module: str) -> None:
         message = f"no connected runner renders its templates: it waits until one that does {modules.RENDERER} is there"
         self.verdict.rendered.append((module, Fault(path, "NOT_RENDERED", message)))
 
     def _examine_texts(
-        self, texts: Iterable[tuple[str, str]], reader: str, before: int, parser: templates.TemplateParser
+        self, texts: Iterable[TemplateText], reader: str, before: int, parser: templates.TemplateParser
     ) -> bool:
         """`reader` has these templates. `before`: the nodes that they may read, as bits. False: there are none."""
         seen: set[str | None] = set()
-        where = ""
-        for text, where in texts:
+        has_some = False
+        for text in texts:
+            has_some = True
             if len(self.verdict.faults) >= FAULTS_MAX:
                 return True
-            for reference in parser.references(text, where, self._tell):
+            for reference in parser.references(text, self._tell):
                 seen.add(reference.node)
                 self._tell_all(self._reference_faults(reference, before))
         if seen:
             self.verdict.references[reader] = None if None in seen else sorted(name for name in seen if name)
-        return bool(where)
+        return has_some
 
     def _reference_faults(self, reference: templates.Reference, before: int) -> Iterator[Fault]:
         if reference.node is None:
@@ -276,15 +354,21 @@ def _outline(part: Any) -> Any:
     }
 
 
+def _renderer_of(module: str) -> str:
+    """The module whose runner renders the templates of this one."""
+    return modules.RENDERER if module in modules.CONTROL_MODULES else module
+
+
 def _listed(document: Mapping[str, Any], key: str) -> list[Any]:
     value = document.get(key)
     return value if isinstance(value, list) else []
 
 
-def _delay_faults(part: Mapping[str, Any], workflow: Mapping[str, Any], prefix: str) -> Iterator[Fault]:
-    """A member that a retry policy lacks has the workflow's value, or else the default of docs/definitions.md."""
+def _delay_faults(part: Mapping[str, Any], around: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Fault]:
+    """A member that a retry policy lacks has the value of what is around it: the default of docs/definitions.md, that
+    of the workflow, that of the node."""
     whole: dict[str, Any] = {"initialDelay": "1s", "maxDelay": "300s"}
-    for policy in (workflow.get("retry"), part.get("retry")):
+    for policy in (each.get("retry") for each in (*around, part)):
         whole |= policy if isinstance(policy, dict) else {}
     try:
         is_shorter = parse_duration(whole["maxDelay"]) < parse_duration(whole["initialDelay"])
@@ -292,14 +376,3 @@ def _delay_faults(part: Mapping[str, Any], workflow: Mapping[str, Any], prefix: 
         return  # this is another fault
     if is_shorter:
         yield Fault(f"{prefix}retry.maxDelay", "OUT_OF_RANGE", "must not be shorter than initialDelay")
-
-
-def _texts_of_node(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    """The templates of a node, each with its path."""
-    expression = _EXPRESSIONS.get(str(node.get("module")))
-    for key in ("config", "inputs"):
-        for text, where in templates.texts_of(node.get(key), f"{path}.{key}"):
-            if templates.is_template(text):
-                yield text, where
-            elif expression is not None and expression.fullmatch(where, len(path)):
-                yield "{{ " + text + " }}", where

@@ -18,7 +18,7 @@ from windlass.definition.limits import (
 Schema = dict[str, Any]
 
 
-def object_of(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+def object_of(required: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
@@ -31,7 +31,12 @@ def _from_one(kind: str, words: str, most: int) -> Schema:
     return {"type": kind, "minimum": 1, "maximum": most, "description": f"must be {words} from 1 to {most}"}
 
 
+def whole_from_one(most: int) -> Schema:
+    return _from_one("integer", "a whole number", most)
+
+
 FREE: Final[Schema] = {"type": "object"}
+WORKFLOW_NAME: Final[Schema] = _form("a name", NAME_FORM, "MALFORMED_NAME")
 DURATION: Final[Schema] = {"duration": True, "x-reason": "BAD_DURATION"}
 BRANCH: Final[Schema] = {
     "type": "string",
@@ -68,21 +73,24 @@ _LABELS: Final[Schema] = {
     **_LABEL,
 }
 _RETRY: Final[Schema] = object_of(
-    attempts=_from_one("integer", "a whole number", ATTEMPTS_MAX),
+    attempts=whole_from_one(ATTEMPTS_MAX),
     initialDelay=DURATION,
     factor=_from_one("number", "a number", FACTOR_MAX),
     maxDelay=DURATION,
     budget=DURATION,
 )
 
+_NODE_TIMEOUT: Final[Schema] = _timeout(
+    ATTEMPT_SECONDS_MAX * SECOND, "the timeout of a node is longer than nothing and at most 24 hours"
+)
 WORKFLOW: Final[Schema] = object_of(
     ("name",),
-    name=_form("a name", NAME_FORM, "MALFORMED_NAME"),
+    name=WORKFLOW_NAME,
     description=_DESCRIPTION,
     inputSchema={},
     initialState=FREE,
     timeout=_timeout(DURATION_MAX, "a timeout is longer than nothing"),
-    onFailure={"enum": ["CONTINUE", "FAIL_FAST"]},
+    onFailure={"enum": ["CONTINUE", "FAIL_FAST", "HOLD"]},
     retry=_RETRY,
     nodes={"type": "array"},
     edges={"type": "array"},
@@ -95,10 +103,21 @@ NODE: Final[Schema] = object_of(
     description=_DESCRIPTION,
     config=FREE,
     inputs=FREE,
-    timeout=_timeout(ATTEMPT_SECONDS_MAX * SECOND, "the timeout of a node is longer than nothing and at most 24 hours"),
+    timeout=_NODE_TIMEOUT,
     retry=_RETRY,
     idempotent={"type": "boolean"},
     join={"enum": ["ALL", "ANY"]},
+    runnerLabels=_LABELS,
+    compensate=FREE,
+)
+COMPENSATION: Final[Schema] = object_of(
+    module={},
+    description=_DESCRIPTION,
+    config=FREE,
+    inputs=FREE,
+    timeout=_NODE_TIMEOUT,
+    retry=_RETRY,
+    idempotent={"type": "boolean"},
     runnerLabels=_LABELS,
 )
 _END: Final[Schema] = {"type": "string", "description": "an edge names a node here"}

@@ -11,7 +11,7 @@ from operator import getitem
 from typing import Any, Final
 
 from windlass.definition import fields
-from windlass.definition.config_schemas import CONFIG_SCHEMAS, RAW_MEMBERS
+from windlass.definition.config_schemas import CONFIG_SCHEMAS, LOOP_MODULES, OF_BODY, RAW_MEMBERS
 from windlass.definition.durations import parse_duration, parse_time
 from windlass.definition.faults import Fault, child
 from windlass.definition.templates import is_template
@@ -21,14 +21,21 @@ from windlass.definition.templates import is_template
 VALUES_TOLD_MAX: Final = 2_000
 MESSAGE_CHARACTERS_MAX: Final = 300
 
-_OWN: Final[Mapping[str, fields.Schema]] = {"workflow": fields.WORKFLOW, "node": fields.NODE, "edge": fields.EDGE}
+_OWN: Final[Mapping[str, fields.Schema]] = {
+    "workflow": fields.WORKFLOW,
+    "node": fields.NODE,
+    "compensation": fields.COMPENSATION,
+    "edge": fields.EDGE,
+}
 _REASONS: Final = {
     "required": "REQUIRED",
     "oneOf": "REQUIRED",
     "enum": "UNKNOWN_VALUE",
     "minimum": "OUT_OF_RANGE",
     "maximum": "OUT_OF_RANGE",
+    "minLength": "REQUIRED",
     "maxLength": "TOO_LONG",
+    "maxItems": "TOO_LONG",
     "additionalProperties": "UNKNOWN_FIELD",
 }
 _TYPES: Final = {
@@ -42,7 +49,7 @@ _TYPES: Final = {
 
 
 def field_faults(kind: str, part: Any, path: str) -> Iterator[Fault]:
-    """The faults in the own fields of a workflow, a node or an edge."""
+    """The faults in the own fields of a workflow, a node, a compensation or an edge."""
     for error in _misfits(_validator(kind), part):
         yield from _faults_of(error, _OWN[kind], path)
 
@@ -59,7 +66,12 @@ def config_faults(module: str, config: Mapping[str, Any], path: str) -> Iterator
 def _is_rendered(module: str, config: Any, steps: list[Any]) -> bool:
     """True where a template stands that is rendered: only the runner knows what it becomes."""
     value = reduce(getitem, steps, config)
-    return isinstance(value, str) and is_template(value) and steps[0] != RAW_MEMBERS.get(module)
+    if not (isinstance(value, str) and is_template(value)):
+        return False
+    if module in LOOP_MODULES:
+        # A member of the body is rendered with each item, the body itself is not.
+        return bool(steps[0] not in OF_BODY or steps[1:] in (["workflow"], ["version"]))
+    return bool(steps[0] != RAW_MEMBERS.get(module))
 
 
 def _misfits(validator: Any, value: Any) -> Iterator[Any]:

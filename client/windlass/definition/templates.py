@@ -16,13 +16,21 @@ from windlass.definition.faults import Fault, child
 from windlass.definition.words import call_in
 
 ROOTS: Final = frozenset({"input", "state", "nodes", "execution"})
-_KNOWN: Final = ", ".join(sorted(ROOTS))
 # Matches `nodes["fetch"]`, which is as clear as `nodes.fetch`, but the parser reports only attributes. It also matches
 # other string literals, so that nothing inside them is taken for a subscript.
 _SUBSCRIPT: Final = re.compile(
     r"""\bnodes\s*\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\] | "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+class TemplateText(NamedTuple):
+    """A text of a definition that is a template."""
+
+    template: str
+    path: str
+    # What it sees besides ROOTS.
+    more: tuple[str, ...] = ()
 
 
 class Reference(NamedTuple):
@@ -44,8 +52,9 @@ class TemplateParser:
         self._environment = minijinja.Environment()
         self._allowance = Allowance()
 
-    def references(self, template: str, path: str, tell: Callable[[Fault], None]) -> Iterator[Reference]:
+    def references(self, text: "TemplateText", tell: Callable[[Fault], None]) -> Iterator[Reference]:
         """The nodes that a template reads. The template's own faults go to `tell`."""
+        template, path, more = text
         if excess := self._allowance.excess_of(template):
             tell(Fault(path, "TEMPLATE_SYNTAX", excess))
             return
@@ -64,8 +73,9 @@ class TemplateParser:
             node = rest.partition(".")[0]
             if root == "nodes":
                 yield Reference(path, subscripts.get(node, node) if rest else None)
-            elif root not in ROOTS:
-                tell(Fault(path, "TEMPLATE_REFERENCE", f"{root!r} is unknown; templates see {_KNOWN}"))
+            elif root not in ROOTS and root not in more:
+                known = ", ".join(sorted(ROOTS.union(more)))
+                tell(Fault(path, "TEMPLATE_REFERENCE", f"{root!r} is unknown; templates here see {known}"))
 
 
 def _with_attributes(template: str) -> tuple[dict[str, str], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -53,6 +53,9 @@ class Context:
     told_cursor: bytes = b""
     # Rises with every heartbeat, so that the runner sends each only once.
     heartbeats: int = 0
+    # The permission to end this run, and whether `defer` gave it out.
+    completion_token: str = field(default="", repr=False)
+    deferred: bool = False
     # The targets of this module whose circuits are open.
     open_targets: Collection[str] = ()
     # The target that was named last; "" if none was, or if it was not called after all.
@@ -76,6 +79,18 @@ class Context:
             self.message = str(message)[:MESSAGE_CHARACTERS_MAX]
         self.told_cursor = told_cursor
         self.heartbeats += 1
+
+    def defer(self) -> str:
+        """Leave the work to somebody else, and return the token with which they say how it ended: by `CompleteRun`,
+        `FailRun` and `HeartbeatRun` of the API, or by `windlass run complete`.
+
+        The token names this run and is the whole permission, so hand it only to whoever does the work. When the module
+        returns, its place becomes free, and what it returns is ignored. The run goes on until it is answered or the
+        node's timeout is over. If the module raises, the run fails as any other does, and the token is void."""
+        if not self.completion_token:
+            raise PermanentError("this runner's coordinator gives out no completion tokens", type="CANNOT_DEFER")
+        self.deferred = True
+        return self.completion_token
 
     def target(self, name: str) -> None:
         """Name what the module is about to call, like "crm" or "db.example.org:5432", before it is called. Its circuit

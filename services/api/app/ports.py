@@ -18,6 +18,7 @@ from services.chassis.identity.callers import Identity
 # A peer answers with at most this number of rows.
 PAGE_SIZE_MAX: Final = 1_000
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+RUN_GOING: Final = frozenset({"PENDING", "LEASED", "RUNNING"})
 
 
 class KeyRecord(NamedTuple):
@@ -83,6 +84,12 @@ class WorkflowRecord(NamedTuple):
     source_format: str | None = None
 
 
+class WorkflowPage(NamedTuple):
+    rows: Sequence[WorkflowRecord]
+    # More rows exist. They were left out because the definitions are large.
+    is_cut: bool
+
+
 class Applied(NamedTuple):
     # A number of ApplyWorkflowResponse.Change.
     change: int
@@ -143,6 +150,51 @@ class EventView(NamedTuple):
     is_last: bool
     # The coordinator's EventRecord; or the ExecutionView, if this is the end of one that was given up.
     record: Any
+    # Set when it is the answer to a command: the id of the command; and the reason and the message, if the command was
+    # refused.
+    message_id: str = ""
+    refusal_reason: str = ""
+    refusal_message: str = ""
+
+
+class ApprovalView(NamedTuple):
+    """An approval, as far as use cases read it. `rpc/translate.py` shows all of it."""
+
+    # That of its run.
+    id: str
+    workspace: str
+    # The name of the public state.
+    state: str
+    # A JSON Schema.
+    form: bytes
+    # The callers that have decided, each with its choice.
+    decisions: Sequence[tuple[str, str]]
+    # The coordinator's ApprovalRecord.
+    record: Any
+
+
+class RunView(NamedTuple):
+    """A run, as far as use cases read it."""
+
+    id: str
+    workspace: str
+    state: str
+    # JSON; empty without an inline output.
+    output: bytes
+    error_type: str
+    error_message: str
+
+    @property
+    def execution_id(self) -> str:
+        return self.id.partition(".")[0]
+
+    @property
+    def number(self) -> int:
+        return int(self.id.partition(".")[2])
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in RUN_GOING
 
 
 class EarlierStart(NamedTuple):
@@ -231,17 +283,19 @@ class Workflows(Protocol):
 
     async def get(self, workspace: str, workflow: str, version: int) -> WorkflowRecord | None: ...
 
-    async def page(
-        self, workspace: str, after: str, limit: int, *, with_archived: bool
-    ) -> Sequence[WorkflowRecord]: ...
+    async def page(self, workspace: str, after: str, limit: int, *, with_archived: bool) -> WorkflowPage: ...
 
-    async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> Sequence[WorkflowRecord]: ...
+    async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> WorkflowPage: ...
 
     async def set_archived(self, actor: Identity, workflow: str, *, is_archived: bool) -> WorkflowRecord | None: ...
 
     async def startable(self, workspace: str, workflow: str, version: int) -> StartableRecord | None: ...
 
     async def version(self, version_id: str) -> VersionRecord | None: ...
+
+    async def startable_names(self, workspace: str, workflows: Collection[str]) -> Collection[str]:
+        """Those of the workflows that are there and not archived."""
+        ...
 
 
 class Enqueuer(Protocol):
@@ -268,6 +322,99 @@ class ExecutionQueue(Protocol):
         ...
 
 
+class DeadLetterView(NamedTuple):
+    """A dead letter, as far as use cases read it. `rpc/dead_letters.py` shows all of it."""
+
+    id: str
+    # Microseconds since 1970.
+    quarantine_time: int
+    # The name of the public state.
+    resolution: str
+    # The public DeadLetter.
+    record: Any
+    # The dispatcher's row, if the execution could not be admitted.
+    row: Any = None
+
+
+class DeadLetterQuery(NamedTuple):
+    """One page of a list of dead letters."""
+
+    workspace: str
+    # The Conditions, for coordinators.
+    conditions: Sequence[Any]
+    # Behind this one; None = from the beginning.
+    after: tuple[int, str] | None
+    ascending: bool
+    limit: int
+
+
+class RunDeadLetters(Protocol):
+    """Any coordinator: runs that failed for good."""
+
+    async def dead_letter(self, workspace: str, dead_letter_id: str) -> DeadLetterView | None: ...
+
+    async def dead_letter_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]: ...
+
+    async def dead_letter_groups(self, workspace: str, conditions: Sequence[Any], limit: int) -> Sequence[Any]: ...
+
+
+class FailedExecutions(Protocol):
+    """Any dispatcher: executions that could not be admitted."""
+
+    async def failed(self, workspace: str, execution_id: str) -> DeadLetterView | None: ...
+
+    async def failed_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]:
+        """The conditions are not applied."""
+        ...
+
+    async def requeue_failed(self, letter: DeadLetterView, reviewer: str, now_ns: int) -> DeadLetterView | None:
+        """Queue it again, with the whole of its time. None: somebody has decided about it."""
+        ...
+
+    async def discard_failed(self, letter: DeadLetterView, reviewer: str, notes: str) -> DeadLetterView | None:
+        """None: somebody has decided about it."""
+        ...
+
+
+class CommandMailbox(Protocol):
+    """Any dispatcher."""
+
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]: ...
+
+    async def command(self, workspace: str, execution_id: str, message_id: str, command: Any, start: Any) -> bool:
+        """Put an ExecutionCommand into the execution's mailbox; one with the same message id is a repeat. False: there
+        is no such execution, or it has ended. With the StartOrder `start`, it may have ended."""
+        ...
+
+
+class CommandAnswers(Protocol):
+    """Any coordinator."""
+
+    async def answer(self, execution_id: str, message_id: str) -> EventView | None:
+        """The event that answers this command, if there is one by now."""
+        ...
+
+    async def start_order(self, execution_id: str) -> Any:
+        """The StartOrder of the execution. None: it has not begun."""
+        ...
+
+
+class ApprovalReads(Protocol):
+    """Any coordinator."""
+
+    async def approval(self, approval_id: str) -> ApprovalView | None: ...
+
+
+class RunViews(Protocol):
+    """Any coordinator."""
+
+    async def run_view(self, run_id: str) -> RunView | None: ...
+
+
+class EffectSecrets(Protocol):
+    async def effect_secret(self, workspace: str) -> bytes | None: ...
+
+
 class AnnouncedModules(NamedTuple):
     """The modules that connected runners do. Empty: there is none, or nobody could be asked."""
 
@@ -289,6 +436,26 @@ class ExecutionReads(Protocol):
 
     async def modules(self, workspace: str) -> AnnouncedModules:
         """Return the modules that runners have announced for this workspace."""
+        ...
+
+
+class QueuePlaces(Protocol):
+    """Any dispatcher."""
+
+    async def place(self, workspace: str, execution_id: str) -> Any:
+        """The GetQueuePlaceResponse of an execution of this workspace."""
+        ...
+
+
+class PastReads(Protocol):
+    """Any coordinator."""
+
+    async def past(self, execution_id: str, as_of_seq: int) -> ExecutionView | None:
+        """The execution as it was after this event. None: no coordinator has it."""
+        ...
+
+    async def explanation(self, execution_id: str) -> Any:
+        """The Explanation without its text and shares. None: no coordinator has the execution."""
         ...
 
 

@@ -93,6 +93,67 @@ def execution_final(execution_id: str, state: str) -> Refusal:
     return _refusal("EXECUTION_FINAL", message, hint, execution_id=execution_id, state=state)
 
 
+def command_refused(reason: str, message: str, execution_id: str) -> Refusal:
+    """The coordinator's refusal of a command. Its reasons are those of the contract."""
+    return _refusal(reason, message, f"windlass get {execution_id}", execution_id=execution_id)
+
+
+def execution_not_failed(execution_id: str) -> Refusal:
+    message = "the execution succeeded; name the node from which it is to be done again"
+    return _refusal("EXECUTION_NOT_FAILED", message, f"windlass runs {execution_id}", execution_id=execution_id)
+
+
+def node_not_found(execution_id: str, node: str) -> Refusal:
+    message = f"the workflow has no node {node!r}"
+    return _refusal("NODE_NOT_FOUND", message, f"windlass get {execution_id}", execution_id=execution_id, node=node)
+
+
+def dead_letter_not_found(dead_letter_id: str) -> Refusal:
+    message = "there is no such dead letter in this workspace"
+    return _refusal("DEAD_LETTER_NOT_FOUND", message, "windlass dead-letters list", dead_letter_id=dead_letter_id)
+
+
+def already_resolved(dead_letter_id: str, resolution: str) -> Refusal:
+    message = f"the dead letter was resolved before, as {resolution}"
+    hint = f"windlass dead-letters get {dead_letter_id}"
+    return _refusal("ALREADY_RESOLVED", message, hint, dead_letter_id=dead_letter_id, resolution=resolution)
+
+
+def execution_given_up(execution_id: str) -> Refusal:
+    message = "the execution was given up; requeue it as a dead letter once the cause is mended"
+    hint = f"windlass dead-letters get {execution_id}"
+    return _refusal("EXECUTION_FINAL", message, hint, execution_id=execution_id)
+
+
+def approval_not_found(approval_id: str) -> Refusal:
+    message = "there is no such approval in this workspace"
+    return _refusal("APPROVAL_NOT_FOUND", message, "windlass approvals list", approval_id=approval_id)
+
+
+def approval_resolved(approval_id: str, state: str) -> Refusal:
+    hint = f"windlass approvals get {quote(approval_id)}"
+    return _refusal("ALREADY_RESOLVED", f"the approval is {state}", hint, approval_id=approval_id, state=state)
+
+
+def form_mismatch(approval_id: str, violations: Sequence[Violation]) -> Refusal:
+    first = violations[0]
+    return Refusal(
+        "FORM_MISMATCH",
+        f"the form does not fit the approval: {first.field}: {first.message}",
+        metadata={"approval_id": approval_id, "try": f"windlass approvals get {quote(approval_id)}"},
+        violations=violations,
+    )
+
+
+def token_invalid() -> Refusal:
+    return Refusal("TOKEN_INVALID", "this is no completion token that a run has been given")
+
+
+def run_ended(run_id: str, state: str) -> Refusal:
+    message = f"the run is over ({state}), so its completion token is void"
+    return _refusal("RUN_ENDED", message, f"windlass runs {quote(run_id.partition('.')[0])}", run_id=run_id)
+
+
 def run_not_found(run_id: str) -> Refusal:
     hint = f"windlass runs {quote(run_id.partition('.')[0])}"
     return _refusal("RUN_NOT_FOUND", "there is no such run in this workspace", hint, run_id=run_id)
@@ -123,6 +184,11 @@ def queue_full(workspace: str, queued_max: int) -> Refusal:
 def workspace_not_found(workspace: str) -> Refusal:
     message = f"there is no workspace {workspace!r}"
     return _refusal("WORKSPACE_NOT_FOUND", message, "windlass workspace list", workspace=workspace)
+
+
+def workspace_deleted(workspace: str) -> Refusal:
+    """The answer to a coordinator, whose own credential is in order."""
+    return Refusal("WORKSPACE_DELETED", f"the workspace {workspace!r} was closed")
 
 
 def workspace_exists(workspace: str) -> Refusal:

@@ -7,9 +7,11 @@ from typing import Final
 
 from services.api.app.ports import EarlierStart, ExecutionView
 from services.api.peers.replicas import Replicas, parts
+from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1 import queue_pb2 as pb
 from windlass.dispatcher.v1 import sessions_pb2
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
+from windlass.types.v1.start_pb2 import StartOrder
 
 # A row carries an input of up to 256 KiB.
 IDS_PER_CALL: Final = 200
@@ -40,6 +42,10 @@ class DispatcherQueue:
             found |= {used.request_id: EarlierStart(used.request_hash, used.execution_id) for used in response.requests}
         return found
 
+    async def place(self, workspace: str, execution_id: str) -> pb.GetQueuePlaceResponse:
+        request = pb.GetQueuePlaceRequest(workspace=workspace, execution_id=execution_id)
+        return await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueuePlace, request)
+
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         message = sessions_pb2.ExecutionMessage(
             # All cancels of an execution have the same id, so a repeat is the same message.
@@ -49,6 +55,19 @@ class DispatcherQueue:
         )
         message.create_time.FromNanoseconds(epoch_ns)
         request = pb.DeliverRequest(workspace=workspace, message=message)
+        return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
+
+    async def command(
+        self, workspace: str, execution_id: str, message_id: str, command: ExecutionCommand, start: StartOrder | None
+    ) -> bool:
+        command.message_id = message_id
+        message = sessions_pb2.ExecutionMessage(
+            message_id=message_id,
+            execution_id=execution_id,
+            create_time=command.time,
+            command=command.SerializeToString(),
+        )
+        request = pb.DeliverRequest(workspace=workspace, message=message, start=start)
         return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
 
 

@@ -10,6 +10,7 @@ Hazard: all watches of an execution share one record, so no function here change
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
@@ -19,11 +20,13 @@ from services.api.app import ports
 from services.api.app.starts import INPUT_BYTES_MAX, PreparedStart, StartCommand
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
+from services.chassis.identity.callers import caller
 from services.chassis.telemetry.tracing import parse_traceparent
 from windlass.api.v1 import executions_pb2, resources_pb2, workspaces_pb2
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.catalog.v1 import catalog_pb2
 from windlass.coordinator.v1 import reads_pb2
+from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.definition.faults import Fault
 from windlass.definition.parsing import Format
 from windlass.dispatcher.v1 import queue_pb2
@@ -34,6 +37,10 @@ Answer = TypeVar(
     executions_pb2.StartExecutionResponse,
     executions_pb2.GetExecutionResponse,
     executions_pb2.CancelExecutionResponse,
+    executions_pb2.PauseExecutionResponse,
+    executions_pb2.ResumeExecutionResponse,
+    executions_pb2.SignalExecutionResponse,
+    executions_pb2.RetryExecutionResponse,
 )
 PRIORITY_DEFAULT: Final = 3
 ADMISSION: Final = "ADMISSION"
@@ -75,6 +82,41 @@ def enqueue_item(start: PreparedStart, caller: str, traceparent: str) -> queue_p
     item.limits.executions_max, item.limits.queued_max = startable.limits
     item.limits.revision = startable.workspace_revision
     return item
+
+
+def command() -> ExecutionCommand:
+    """A command of the caller. Its kind and its message_id are yet to be set."""
+    made = ExecutionCommand(caller=caller().title)
+    made.time.GetCurrentTime()
+    return made
+
+
+def child_item(start: PreparedStart, order: start_pb2.StartOrder) -> queue_pb2.EnqueueItem:
+    """The item of a child: as any start, with what its parent's coordinator knows."""
+    item = enqueue_item(start, order.caller, order.traceparent)
+    made = item.start
+    made.trigger_type, made.depth = order.trigger_type, order.depth
+    made.parent_execution_id = order.parent_execution_id
+    if order.HasField("deadline_time"):
+        deadline_ns = order.deadline_time.ToNanoseconds()
+        if not start.deadline_ns or deadline_ns < start.deadline_ns:
+            made.deadline_time.CopyFrom(order.deadline_time)
+    return item
+
+
+def answers(event: ports.EventView, asked: Mapping[str, Any]) -> bool:
+    """The event answers a command with this content. A refusal does not say what was refused."""
+    details = orjson.loads(event.record.details)
+    return bool(event.refusal_reason) or all(details.get(name) == value for name, value in asked.items())
+
+
+def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
+    shown = resources_pb2.Approval()
+    shown.CopyFrom(record.approval)
+    fill(shown.form, record.form)
+    for decision, form in zip(shown.decisions, record.decision_forms, strict=True):
+        fill(decision.form, form)
+    return shown
 
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:

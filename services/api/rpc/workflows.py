@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -25,10 +25,11 @@ from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2, workflows_pb2_grpc
 from windlass.api.v1 import workflows_pb2 as pb
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
-from windlass.definition.examination import Verdict, examine_parsed, too_large, warnings_of
+from windlass.definition.examination import Verdict, child_warnings, examine_parsed, too_large, warnings_of
 from windlass.definition.faults import Faults
 from windlass.definition.json_values import sift
-from windlass.definition.limits import DEFINITION_BYTES_MAX
+from windlass.definition.limits import DEFINITION_BYTES_MAX, NODES_MAX
+from windlass.definition.modules import form_of
 from windlass.definition.parsing import Format, Parsed, parse
 
 DefinitionRequest = pb.ApplyWorkflowRequest | pb.ValidateWorkflowRequest
@@ -38,6 +39,8 @@ SHA256_BYTES: Final = 32
 ANNOUNCED_SECONDS: Final = 1.0
 # A larger definition may take a good part of a second. It is read in a thread, one at a time.
 READ_HERE_BYTES_MAX: Final = 16 * 1024
+# Each may take half a second to compile. Further ones are not compiled; a faulty one then fits no decision.
+SCHEMAS_CHECKED_MAX: Final = 20
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
@@ -92,20 +95,20 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
 
     async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: RpcCall) -> pb.ListWorkflowsResponse:
         page = Page(request, "workflows", str(request.show_archived))
-        rows = await self._workflows.page(
+        found = await self._workflows.page(
             caller().workspace, page.after, page.size + 1, with_archived=request.show_archived
         )
-        shown, token = page.cut(rows, lambda row: row.workflow, translate.workflow)
+        shown, token = page.cut(found.rows, lambda row: row.workflow, translate.workflow, is_cut=found.is_cut)
         return holding(pb.ListWorkflowsResponse, workflows=shown, next_page_token=token)
 
     async def ListWorkflowVersions(
         self, request: pb.ListWorkflowVersionsRequest, context: RpcCall
     ) -> pb.ListWorkflowVersionsResponse:
         workspace, page = caller().workspace, Page(request, "versions", request.workflow)
-        rows = await self._workflows.versions(workspace, request.workflow, page.after_number, page.size + 1)
-        if not rows and not page.after:
+        found = await self._workflows.versions(workspace, request.workflow, page.after_number, page.size + 1)
+        if not found.rows and not page.after:
             raise refusals.workflow_not_found(request.workflow)
-        shown, token = page.cut(rows, lambda row: str(row.version), translate.version)
+        shown, token = page.cut(found.rows, lambda row: str(row.version), translate.version, is_cut=found.is_cut)
         return holding(pb.ListWorkflowVersionsResponse, versions=shown, next_page_token=token)
 
     async def ArchiveWorkflow(self, request: pb.ArchiveWorkflowRequest, context: RpcCall) -> pb.ArchiveWorkflowResponse:
@@ -132,7 +135,12 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             with contextlib.suppress(DependencyUnavailable, TimeoutError, Refusal):
                 async with asyncio.timeout(ANNOUNCED_SECONDS):
                     announced = await self._reads.modules(caller().workspace)
-        return [translate.fault(warning) for warning in warnings_of(verdict, *announced)]
+        warnings = [*warnings_of(verdict, *announced), *child_warnings(verdict, await self._startable(verdict))]
+        return [translate.fault(warning) for warning in warnings]
+
+    async def _startable(self, verdict: Verdict) -> Collection[str]:
+        names = {name for name, _ in verdict.children}
+        return await self._workflows.startable_names(caller().workspace, names) if names else ()
 
     async def _examine(self, request: DefinitionRequest) -> tuple[Verdict, str, Format]:
         """The verdict, and the text to store."""
@@ -140,9 +148,9 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             raise refusals.invalid_field("definition", "REQUIRED", "must be set, or source")
         size_bytes = request.ByteSize()
         parsed = await self._beside(size_bytes, lambda: _parsed(request))
-        schema = await self._beside(size_bytes, lambda: _input_schema(parsed.document))
-        fault = await self._checker.fault(caller().workspace, schema) if schema else None
-        verdict = await self._beside(size_bytes, lambda: examine_parsed(parsed, lambda schema: fault))
+        schemas = await self._beside(size_bytes, lambda: _schemas(parsed.document))
+        faults = {schema: await self._checker.fault(caller().workspace, schema) for schema in schemas}
+        verdict = await self._beside(size_bytes, lambda: examine_parsed(parsed, lambda one: faults.get(_as_json(one))))
         if request.source:
             return verdict, request.source, translate.source_format(request.source_format)
         if verdict.faults:
@@ -189,13 +197,21 @@ def _parsed(request: DefinitionRequest) -> Parsed:
         return Parsed(None, Faults([too_large()]))
 
 
-def _input_schema(document: Any) -> bytes | None:
-    """The inputSchema as JSON, for a child to compile. Values that are no JSON are faults of their own."""
-    if not isinstance(document, dict) or "inputSchema" not in document:
-        return None
-    schema = orjson.dumps(sift(document["inputSchema"]).value)
+def _schemas(document: Any) -> list[bytes]:
+    """The inputSchema and the forms of approvals as JSON, for a child to compile. Values that are no JSON are faults of
+    their own."""
+    if not isinstance(document, dict):
+        return []
+    nodes = document.get("nodes")
+    found = [document["inputSchema"]] if "inputSchema" in document else []
+    found += [form for node in nodes if (form := form_of(node)) is not None] if isinstance(nodes, list) else []
+    distinct = dict.fromkeys(_as_json(sift(schema).value) for schema in found[:NODES_MAX])
     # A larger one is not compiled: the definition is refused for its size.
-    return schema if len(schema) <= DEFINITION_BYTES_MAX else None
+    return [schema for schema in distinct if len(schema) <= DEFINITION_BYTES_MAX][:SCHEMAS_CHECKED_MAX]
+
+
+def _as_json(schema: Any) -> bytes:
+    return orjson.dumps(schema)
 
 
 def _written(parsed: Parsed, verdict: Verdict) -> str:

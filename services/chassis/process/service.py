@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Final, Protocol
 
 from services.chassis.grpc.server import GrpcServer
+from services.chassis.process import open_files
 from services.chassis.process.config import Settings
 from services.chassis.process.lifecycle import Loops, Process, Steps
 from services.chassis.process.naming import PRODUCT
@@ -71,6 +72,7 @@ def run_service(
     `collects_rarely`: the work leaves no cycles, so the garbage collector can run rarely.
     """
     setup_logging(service=service, replica=settings.replica, level=settings.log_level)
+    open_files.allow_all()
 
     async def wire(process: Process) -> None:
         await start(process, settings, join)
@@ -88,6 +90,16 @@ async def start(process: Process, settings: Settings, join: Callable[[Settings],
     process.on_close("spans", flush_tracing)
     service = join(settings)
     setup_tracing(service=process.name, version=VERSION, instance=service.name, endpoint=settings.otlp_endpoint)
+    plug_in(process, service)
+    await service.prepare()
+    await serve_metrics(process, settings.metrics_address)
+    port = await service.server.start()
+    log.info("serving", grpc_port=port, lease_scale=settings.lease_scale)
+    return port
+
+
+def plug_in(process: Process, service: Service) -> None:
+    """Hand the loops and the steps of the service to its process."""
     # Close hooks run in the reverse order of their registration.
     for name, step in reversed(service.close_steps()):
         process.on_close(name, step)
@@ -96,8 +108,3 @@ async def start(process: Process, settings: Settings, join: Callable[[Settings],
         process.on_drain(name, step)
     for name, run in service.loops():
         process.loop(name, run)
-    await service.prepare()
-    await serve_metrics(process, settings.metrics_address)
-    port = await service.server.start()
-    log.info("serving", grpc_port=port, lease_scale=settings.lease_scale)
-    return port

@@ -1,7 +1,8 @@
 """After the commit: the effects of what was decided.
 
 First reports are acknowledged and runs are granted, because others wait for them. Then watchers are told. Then the
-execution leaves if it is final or can be parked. A crash between any two of these loses nothing: reports are repeated,
+execution leaves if it is final or can be parked. An execution that owes something to a parent or to children stays
+until that is done (`obligations.py`). A crash between any two of these loses nothing: reports are repeated,
 the next holder claims the leases, and a finished execution is found finished.
 
 Hazard: a bug in one execution must not harm the others. That execution is handed back where it stands, as if the
@@ -22,14 +23,15 @@ from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, histogram
 from services.coordinator.app.circuits import Circuits
+from services.coordinator.app.obligations import ObligationKeeper
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.ports import Dispatch, Watchers
 from services.coordinator.app.tracing import emit_spans
-from services.coordinator.core.effects import GrantRun, StopRun, parking
+from services.coordinator.core.effects import GrantRun, OfStore, ReadItems, StopRun, StoreLoopOutput, parking
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution, ReportFinished
+from services.coordinator.core.state import CancelChild, Execution, ReportFinished, StartChild, TellParent
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)
@@ -37,9 +39,9 @@ log = logger(__name__)
 _RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
 _US: Final = 1_000_000
 
-# Makes the grant that hands a run to its runner. It is given the effect key of the work, and the places of the runner
-# that are no reserve, and the targets that the run must not call.
-RunGrant = Callable[[Execution, GrantRun, str, int, Instant, Sequence[str]], Grant]
+# Makes the grant that hands a run to its runner. It is given the effect key of the work, the completion token of the
+# run if its module may defer it, the places of the runner that are no reserve, and the targets that must not be called.
+RunGrant = Callable[[Execution, GrantRun, str, str, int, Instant, Sequence[str]], Grant]
 
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
 _late = counter("coordinator_late_reports_total", "Reports refused because their lease had ended.")
@@ -77,6 +79,8 @@ class AfterCommit:
         run_grant: RunGrant,
         dispatch: Dispatch,
         watchers: Watchers,
+        obligations: ObligationKeeper,
+        ask_store: Callable[[OwnedExecution, OfStore], None],
         circuits: Circuits,
         clock: Clock,
     ) -> None:
@@ -85,6 +89,8 @@ class AfterCommit:
         self._run_grant = run_grant
         self._dispatch = dispatch
         self._watchers = watchers
+        self._obligations = obligations
+        self._ask_store = ask_store
         self._circuits = circuits
         self._clock = clock
 
@@ -142,9 +148,11 @@ class AfterCommit:
                     number = effect.run.number
                     # The grant is made before its place is taken, so that the place can be given back if this raises.
                     session = pending.places[number]
-                    key, places_max = pending.effect_keys[number], session.data.places_max
+                    keys = pending.effect_keys[number], pending.completion_token(effect.run)
+                    places_max = session.data.places_max
                     closed_off = self._circuits.open_names(execution, effect.run) if self._circuits.has_open else ()
-                    out.grants[session].append(self._run_grant(execution, effect, key, places_max, now, closed_off))
+                    grant = self._run_grant(execution, effect, *keys, places_max, now, closed_off)
+                    out.grants[session].append(grant)
                     del pending.places[number]
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
                 case StopRun():
@@ -152,11 +160,21 @@ class AfterCommit:
                     if holder is not None:
                         lease_id = run_id(execution, effect.number)
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
+                case ReadItems() | StoreLoopOutput():
+                    self._ask_store(pending.owned, effect)
+                case StartChild() | CancelChild() | TellParent():
+                    self._obligations.owe(pending.owned, effect)
+                case ReportFinished() if not execution.is_final:
+                    # It was reopened in the same batch in which it was found finished, or had just ended.
+                    pass
                 case ReportFinished():
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)
-                    self._dispatch.finished(execution.execution_id, pending.owned.epoch)
-                    pending.has_left = True
+                    if pending.owned.owed:
+                        self._obligations.owe(pending.owned, effect)
+                    else:
+                        self._dispatch.finished(execution.execution_id, pending.owned.epoch)
+                        pending.has_left = True
                 case _:
                     assert_never(effect)
         self.give_back_places(pending)
@@ -210,12 +228,12 @@ class AfterCommit:
         owned, execution = pending.owned, pending.execution
         if owned.inbox:
             return  # there is more to decide before it may leave
-        if execution.is_final:
+        if execution.is_final and not owned.owed:
             self._executions.drop(owned)
             return
         if execution.held_back or execution.let_through:
             self._circuits.follow(owned)
-        wake_time = parking(execution, now)
+        wake_time = parking(execution, now, owned.rest_until)
         if wake_time is None:
             self._executions.timers.set(owned, execution.next_wake())
             return

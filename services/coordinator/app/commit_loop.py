@@ -128,7 +128,7 @@ class CommitLoop:
                 if owned.inbox:
                     # The rest of the inbox is decided after the other executions.
                     dirty[owned] = None
-                if execution.ready:
+                if execution.ready and execution.paused_by is None:
                     self._assigner.enter(owned, now, is_following=pending.from_seq > 0)
             except Exception as failure:  # noqa: BLE001 - a bug in one execution must not harm the others
                 self._break(pending, failure)
@@ -144,7 +144,7 @@ class CommitLoop:
                 if self._circuits.has_open and self._hold_back(pending, given, now):
                     batch[owned] = pending
                 if pending.assign(given, now):
-                    self._executions.places.follow(owned, pending.runs, now)
+                    self._executions.places.follow(owned, pending.places, now)
                     batch[owned] = pending
                     if pending.has_failed_some:
                         # The failures may have made other work ready.

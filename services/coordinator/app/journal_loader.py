@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final
 
+from services.chassis.blobs import BlobMissing
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
 from services.chassis.process.backoff import Backoff
@@ -63,13 +64,17 @@ class JournalLoader:
         journal: Journal,
         definitions: Definitions,
         fold: Fold,
+        read_lists: Callable[[Execution, str], Awaitable[None]],
         granted_again: float,
         holder: str,
     ) -> None:
+        """`read_lists` reads the lists that loops under way have in the output store of this workspace. It raises
+        BlobMissing or OSError."""
         self._executions = executions
         self._journal = journal
         self._definitions = definitions
         self._fold = fold
+        self._read_lists = read_lists
         self._granted_again = granted_again
         self._holder = holder
         # The executions that wait for a definition, by version.
@@ -194,11 +199,11 @@ class JournalLoader:
             return len(known) == 1
         for owned, found in zip(known, loaded, strict=True):
             if not owned.is_dropped:
-                self._arrived(owned, found, live.keys())
+                await self._arrived(owned, found, live.keys())
                 await asyncio.sleep(0)  # a long fold must not keep the beats waiting
         return True
 
-    def _arrived(self, owned: OwnedExecution, found: Loaded, live: Container[str]) -> None:
+    async def _arrived(self, owned: OwnedExecution, found: Loaded, live: Container[str]) -> None:
         assert owned.version is not None
         if found.epoch == 0 and not owned.has_begun:
             self._executions.begin(owned)
@@ -211,7 +216,11 @@ class JournalLoader:
             self._gone(owned)
             return
         try:
-            owned.execution = self._fold(owned.execution_id, owned.version.definition, found.events)
+            execution = self._fold(owned.execution_id, owned.version.definition, found.events)
+            await self._read_lists(execution, owned.start.origin.workspace)
+        except (BlobMissing, OSError) as failure:
+            log.error("the list of a loop cannot be read", execution_id=owned.execution_id, why=type(failure).__name__)
+            self._rest(owned, "OUTPUT_STORE", "the list of a loop cannot be read from the output store", failed=True)
         except UnknownEvents as unknown:
             log.error("a journal of a newer version", execution_id=owned.execution_id, error=str(unknown))
             self._rest(owned, "EVENT_UNKNOWN", "", failed=False)
@@ -219,8 +228,11 @@ class JournalLoader:
             log.exception("a journal cannot be folded", execution_id=owned.execution_id)
             self._corrupt(owned)
         else:
+            if owned.is_dropped:
+                return
+            owned.execution = execution
             _adopted.inc()
-            log.info("took over", execution_id=owned.execution_id, epoch=owned.epoch, seq=owned.execution.seq)
+            log.info("took over", execution_id=owned.execution_id, epoch=owned.epoch, seq=execution.seq)
             self._executions.resume(owned, Adopt(owned.epoch, self._holder, live))
 
     def _rest(self, owned: OwnedExecution, reason: str, message: str, *, failed: bool) -> None:

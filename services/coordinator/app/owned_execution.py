@@ -13,7 +13,8 @@ from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.tracing import TraceContext
 from services.coordinator.app.ports import Version
 from services.coordinator.core.commands import Command, Start
-from services.coordinator.core.state import Execution
+from services.coordinator.core.state import Execution, Obligation
+from services.coordinator.core.values import Instant
 
 
 class ReceivedMessage(NamedTuple):
@@ -94,6 +95,10 @@ class OwnedExecution:
     unanswered: set[str] = field(default_factory=set)
     # Mailbox messages that are in the journal. The dispatcher hears of them when the execution parks.
     message_ids: list[str] = field(default_factory=list)
+    # What it owes to others, in the order in which it has to be done (`obligations.py`).
+    owed: list[Obligation] = field(default_factory=list)
+    # What it owes cannot be done before this time, so it may give back its slot meanwhile. 0: there is no such time.
+    rest_until: Instant = 0
     # True: it is no longer owned, and whatever is under way for it is thrown away.
     is_dropped: bool = False
     # Where the place of each live run is counted, by the number of the run (`RunnerPlaces`).

@@ -24,10 +24,13 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
-from services.coordinator.core.events import Event
+from services.coordinator.core.events import DeadLetterResolved, Event, ExecutionReopened, RunFailed, RunLost
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
+    approval_row,
+    dead_letter_row,
     execution_change,
+    execution_reopened,
     execution_row,
     is_plain_lease,
     is_plain_result,
@@ -36,8 +39,11 @@ from services.coordinator.core.projection import (
     run_result,
     run_row,
 )
-from services.coordinator.core.state import Execution, Run, summary
+from services.coordinator.core.run_ids import run_id
+from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import ErrorClass, Instant, WorkKey
+from windlass.definition.modules import is_own
 
 
 class TargetOutcome(NamedTuple):
@@ -186,17 +192,67 @@ class PendingAppend:
                 leased.append((*run_lease(execution, run), key))
             else:
                 made.append((*run_row(execution, run), key))
-        row = execution_change(execution) if self.from_seq else execution_row(execution)
-        row = (*row, summary_json(execution) if execution.is_final else None)
+        # An execution that started in this append has its deadline in its first row.
+        is_reopened = self.from_seq > 0 and self._is_reopened()
+        if is_reopened:
+            row = execution_reopened(execution)
+        else:
+            row = execution_change(execution) if self.from_seq else execution_row(execution)
+        row = (*row, summary_json(execution))
         entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)
+        approvals = self._approvals() if execution.approvals else ()
         return Append(
-            owned.execution_id, owned.epoch, self.from_seq, execution.seq, entry, row, leased, made, ended, moved
+            owned.execution_id,
+            owned.epoch,
+            self.from_seq,
+            execution.seq,
+            entry,
+            row,
+            leased,
+            made,
+            ended,
+            moved,
+            approvals,
+            is_reopened,
+            self._dead_letters(),
         )
+
+    def completion_token(self, run: Run) -> str:
+        """Empty for the modules that never hand their work to somebody else."""
+        module = run.work.node.runner_module
+        if "." not in module or run.is_rendering or not is_own(module):
+            return ""
+        assert self.owned.version is not None
+        return self.owned.version.completion_tokens.of(run_id(self.execution, run.number))
+
+    def _approvals(self) -> list[tuple[Any, ...]]:
+        """Every event of an approval names its run."""
+        execution = self.execution
+        return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
+
+    def _is_reopened(self) -> bool:
+        # Only a command of a person reopens, and nearly all executions have none.
+        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
+
+    def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
+        """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""
+        letters = self.execution.dead_letters
+        if not letters:
+            return ()
+        # Only a dead letter's failure and its resolution are such events of its run.
+        changes = (event for event in self.events if isinstance(event, DeadLetterResolved | RunFailed | RunLost))
+        numbers = dict.fromkeys(event.run for event in changes if event.run in letters)
+        return [dead_letter_row(self.execution, letters[number]) for number in numbers]
 
 
 def _is_holder(run: Run, report: ReportOfEnd) -> bool:
     return run.epoch == report.epoch and report.instance_id in ("", run.instance_id)
 
 
-def summary_json(execution: Execution) -> str:
-    return orjson.dumps(summary(execution)._asdict()).decode()
+def summary_json(execution: Execution) -> str | None:
+    """How the nodes of a final execution ended, or who has paused the execution. Nearly all appends write neither."""
+    if execution.is_final:
+        return orjson.dumps(summary(execution)._asdict()).decode()
+    if execution.paused_by is not None:
+        return orjson.dumps({"pause": execution.paused_by._asdict()}).decode()
+    return None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
 from services.coordinator.core.circuits import Circuit, CircuitVisit
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.events import Event
-from services.coordinator.core.state import Execution
+from services.coordinator.core.state import ChildExecution, Execution
 from services.coordinator.core.values import Instant, Value
 
 
@@ -35,7 +36,8 @@ class Append(NamedTuple):
     last_seq: int
     # The new row of the journal: all events from `from_seq + 1` to `last_seq`.
     entry: bytes
-    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_CHANGING otherwise; then the summary (JSON text).
+    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_REOPENED if is_reopened, EXECUTION_CHANGING otherwise; then the
+    # summary (JSON text).
     execution: tuple[Any, ...]
     # New runs that were only leased: RUN_LEASE, then the effect key.
     leased: Sequence[tuple[Any, ...]]
@@ -45,6 +47,12 @@ class Append(NamedTuple):
     ended: Sequence[tuple[Any, ...]]
     # Other changed runs: RUN_CHANGING.
     moved: Sequence[tuple[Any, ...]]
+    # New and changed approvals: APPROVAL_COLUMNS.
+    approvals: Sequence[tuple[Any, ...]] = ()
+    # The execution was reopened, so its deadline may be another one.
+    is_reopened: bool = False
+    # New and resolved dead letters: DEAD_LETTER_COLUMNS.
+    dead_letters: Sequence[tuple[Any, ...]] = ()
 
 
 class Fence(NamedTuple):
@@ -116,6 +124,23 @@ class RunStandings(Protocol):
 Row = Mapping[str, Any]
 
 
+class StoredEvents(Protocol):
+    async def events(
+        self, execution_id: str, *, after_seq: int, limit: int
+    ) -> Iterable[tuple[str, int, int, Event | object]]:
+        """Execution id, sequence number, epoch and event, from the append that holds the event after `after_seq`, of at
+        most `limit` appends. An event that this version does not know is another object."""
+        ...
+
+
+class DeadLetterPlace(NamedTuple):
+    """The place of a dead letter in the order of lists."""
+
+    time_us: Instant
+    execution_id: str
+    number: int
+
+
 class RunPage(NamedTuple):
     rows: Sequence[Row]
     # The page was cut because the outputs are large; there are more rows.
@@ -145,6 +170,8 @@ class Version(NamedTuple):
 
     definition: Definition
     effect_keys: EffectKeys
+    # They name runs.
+    completion_tokens: NamedTokens
 
 
 class DefinitionRefused(Exception):
@@ -184,6 +211,37 @@ class Dispatch(Protocol):
         ...
 
     def journalled(self, message_ids: Sequence[str]) -> None: ...
+
+
+class StartRefused(Exception):
+    """There is no such child, and there will be none."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class QueueFull(Exception):
+    """Too many executions of the workspace are queued. There may be room later."""
+
+
+class Children(Protocol):
+    async def start(self, execution: Execution, child: ChildExecution, traceparent: str) -> None:
+        """The child is durable when this returns; a repetition finds it. Raises StartRefused or QueueFull; or
+        DependencyUnavailable, perhaps after the child was queued."""
+        ...
+
+
+class Relatives(Protocol):
+    """The mailboxes of parents and children. A message is durable when the call returns. An execution that is over
+    takes none, which is no fault. Raises MailboxFull or DependencyUnavailable."""
+
+    async def cancel_child(self, execution: Execution, child_execution_id: str) -> None: ...
+
+    async def tell_parent(self, execution: Execution) -> None:
+        """How the execution ended."""
+        ...
 
 
 class Watchers(Protocol):

@@ -25,6 +25,8 @@ class Requirement(NamedTuple):
     labels: tuple[tuple[str, str], ...]
     # It has templates, which the runner has to render.
     is_templated: bool = False
+    # The runner itself has to evaluate an expression after the work.
+    has_until: bool = False
 
 
 class RunnerScope:

@@ -10,6 +10,7 @@ import hashlib
 from typing import Final
 
 from services.chassis.telemetry.tracing import TraceContext
+from services.coordinator.core.state import ChildExecution
 
 RUNS_MAX: Final = 1_000
 
@@ -31,3 +32,9 @@ def segment_root(trace: TraceContext, segment: int) -> TraceContext:
 def run_context(trace: TraceContext, run_number: int) -> TraceContext:
     """A fresh span for a run, in its segment."""
     return segment_root(trace, segment_of(run_number)).child()
+
+
+def child_context(trace: TraceContext, child: ChildExecution) -> TraceContext:
+    """The span of the start of a child. All tries have the same one, because one of them starts the child."""
+    span_id = int.from_bytes(hashlib.blake2b(child.execution_id.encode(), digest_size=8).digest(), "big")
+    return segment_root(trace, segment_of(child.run))._replace(span_id=span_id or 1)

@@ -5,22 +5,113 @@ report names a run by its number, the epoch of its lease and the instance of the
 report is late or not that runner's to give.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Error, Instant, Origin, ReleaseReason, Span, Value, WorkKey
+from services.coordinator.core.values import (
+    ApprovalChoice,
+    Error,
+    ExecutionState,
+    FinalError,
+    Instant,
+    Origin,
+    OutputRef,
+    ReleaseReason,
+    Span,
+    Value,
+    WorkKey,
+)
 
 
 @dataclass(slots=True)
 class Cancel:
-    """Asked twice, the execution is cancelled once."""
+    """Asked twice, the execution is cancelled once. All cancels of an execution have the same message id, and the state
+    alone says whether there is anything to do."""
 
     message_id: str = ""
     reason: str = ""
     caller: str = ""
+
+
+@dataclass(slots=True)
+class PersonCommand:
+    """A command that a person gave. It is carried out once for each message id: a repeat gives no events and gets the
+    first answer (`answers.py`)."""
+
+    message_id: str
+    # Title of the key that gave it.
+    caller: str
+
+
+@dataclass(slots=True)
+class Pause(PersonCommand):
+    """Nothing new begins until the execution is resumed. On one that is paused it changes nothing."""
+
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Resume(PersonCommand):
+    """A paused execution goes on."""
+
+
+@dataclass(slots=True)
+class AfterEndCommand(PersonCommand):
+    """It may also come to an execution that has ended."""
+
+    # The lease under which the command is carried out then, because an execution that has ended was not adopted.
+    epoch: int = field(default=0, kw_only=True)
+    holder: str = field(default="", kw_only=True)
+
+
+@dataclass(slots=True)
+class Retry(AfterEndCommand):
+    """Do the failed nodes again, or this node, and all that depends on them."""
+
+    # Empty: from all nodes that failed with nobody to handle it, or that were cancelled.
+    from_node: str = ""
+    # JSON objects by node, laid over the inputs that the node would have.
+    overrides: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Requeue(AfterEndCommand):
+    """Do the work of a dead letter again, and all that depends on it."""
+
+    # The run that failed for good.
+    run: int
+    notes: str = ""
+    # A JSON object, laid over the inputs of the node. Empty: none.
+    overrides: bytes = b""
+
+
+@dataclass(slots=True)
+class MarkFixed(AfterEndCommand):
+    """A person has done the work of a dead letter: its node succeeded with this output, and no run is needed."""
+
+    run: int
+    output: bytes
+    notes: str = ""
+
+
+@dataclass(slots=True)
+class Discard(AfterEndCommand):
+    """Nobody will do the work of a dead letter. If its node is held for a person, it fails now."""
+
+    run: int
+    notes: str = ""
+
+
+@dataclass(slots=True)
+class Quarantine(PersonCommand):
+    """The work of this run is to fail for good, though it is under way or would be tried again."""
+
+    run: int
+    notes: str = ""
 
 
 @dataclass(slots=True)
@@ -35,6 +126,8 @@ class Start:
     # Set when the execution was cancelled while it waited in the queue: it starts and ends in one decision, without
     # any work.
     cancel: Cancel | None = None
+    # Set when the execution was paused while it waited in the queue: it starts, and nothing begins.
+    pause: Pause | None = None
 
 
 @dataclass(slots=True)
@@ -121,11 +214,18 @@ class ReportFailure(ReportOfEnd):
     # It is in [0, 1) and gives the backoff its jitter.
     random: float
     retry_after: Span = 0
+    # Empty: that of the last progress.
+    cursor: bytes = b""
 
 
 @dataclass(slots=True)
 class ReportStopped(ReportOfEnd):
     """The runner stopped the work because it was told to."""
+
+
+@dataclass(slots=True)
+class ReportDeferred(ReportOfEnd):
+    """The module has given the completion token of the run to somebody else, who finishes the work."""
 
 
 @dataclass(slots=True)
@@ -172,6 +272,63 @@ class LoseRunner:
 
 
 @dataclass(slots=True)
+class StartLoop:
+    """The config of a loop was read from the output store."""
+
+    key: WorkKey
+    # None: it is no config of a loop, for this reason.
+    config: LoopConfig | None
+    fault: str = ""
+
+
+@dataclass(slots=True)
+class FinishLoop:
+    """The output of a loop that is gathered was put into the output store."""
+
+    key: WorkKey
+    # None: it is too large for the store.
+    output: OutputRef | None
+
+
+@dataclass(slots=True)
+class NoteChildStarted:
+    """The child is queued."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class RefuseChild:
+    """The child cannot be started, now or later."""
+
+    child_execution_id: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class NoteChildCancelTold:
+    """The cancel is in the mailbox of the child, or the child is over."""
+
+    child_execution_id: str
+
+
+@dataclass(slots=True)
+class EndChild:
+    """The child is over. It may say so again if it goes on afterwards, so an end that nobody waits for changes
+    nothing."""
+
+    child_execution_id: str
+    state: ExecutionState
+    # Set if it succeeded.
+    output: Value | None
+    # Set if it did not.
+    error: FinalError | None
+    # It is in [0, 1) and gives the backoff its jitter.
+    random: float
+
+
+@dataclass(slots=True)
 class Tick:
     """The time of `Execution.next_wake()` has come. Harmless at any other time."""
 
@@ -179,6 +336,61 @@ class Tick:
     random: float
 
 
-_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
+@dataclass(slots=True)
+class Signal(PersonCommand):
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True)
+class DecideApproval(PersonCommand):
+    # The id and the role of the key that decides.
+    key_id: str
+    role: str
+    # The number of the approval's run.
+    run: int
+    decision: ApprovalChoice
+    # JSON that fits the form of the approval.
+    form: bytes = b"{}"
+    comment: str = ""
+
+
+@dataclass(slots=True)
+class OutsideCommand(PersonCommand):
+    """It comes from whoever has the completion token of the run, which was checked before. Nobody else is named, so
+    `caller` is empty."""
+
+    run: int
+
+
+@dataclass(slots=True)
+class CompleteRun(OutsideCommand):
+    # JSON.
+    output: bytes
+    branch: str = ""
+
+
+@dataclass(slots=True)
+class FailRun(OutsideCommand):
+    error: Error
+    # It is in [0, 1) and gives the backoff its jitter.
+    random: float
+
+
+@dataclass(slots=True)
+class HeartbeatRun(OutsideCommand):
+    # None: it stays as it was.
+    progress: float | None = None
+    message: str | None = None
+
+
+_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | ReportDeferred
+_OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
+_OfLetters: TypeAlias = Requeue | MarkFixed | Discard | Quarantine
+_OfOutside: TypeAlias = CompleteRun | FailRun | HeartbeatRun
+_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside | _OfLetters
+_OfChild: TypeAlias = NoteChildStarted | RefuseChild | NoteChildCancelTold | EndChild
+_OfLoops: TypeAlias = StartLoop | FinishLoop
 _OfCircuits: TypeAlias = ReportHeldBack | HoldBack | LetThrough
-Command: TypeAlias = _Reports | _OfCircuits | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt
+Command: TypeAlias = _OfRunners | Start | Tick | Adopt | _OfPeople | _OfChild | _OfLoops | _OfCircuits

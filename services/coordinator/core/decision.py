@@ -20,9 +20,30 @@ class RefusalReason(StrEnum):
     LEASE_UNKNOWN = "LEASE_UNKNOWN"
     EXECUTION_FINAL = "EXECUTION_FINAL"
     EXECUTION_STOPPING = "EXECUTION_STOPPING"
+    EXECUTION_PAUSED = "EXECUTION_PAUSED"
+    EXECUTION_NOT_PAUSED = "EXECUTION_NOT_PAUSED"
+    # Nothing has failed, so there is nothing to try again.
+    EXECUTION_NOT_FAILED = "EXECUTION_NOT_FAILED"
+    NODE_NOT_FOUND = "NODE_NOT_FOUND"
+    # It has not been reached, or it is still under way.
+    NODE_NOT_ENDED = "NODE_NOT_ENDED"
+    # Overrides for a node that is not done again.
+    NODE_NOT_RETRIED = "NODE_NOT_RETRIED"
+    DEAD_LETTER_NOT_FOUND = "DEAD_LETTER_NOT_FOUND"
+    # Somebody has decided about the dead letter, or the approval has ended.
+    ALREADY_RESOLVED = "ALREADY_RESOLVED"
+    RUN_NOT_FOUND = "RUN_NOT_FOUND"
+    # The run is over: its work is not tried again, and its completion token is void.
+    RUN_ENDED = "RUN_ENDED"
     NOT_READY = "NOT_READY"
     ALREADY_STARTED = "ALREADY_STARTED"
     NOT_STARTED = "NOT_STARTED"
+    # Too many signals wait for a node that takes them, or they are too large together.
+    SIGNALS_FULL = "SIGNALS_FULL"
+    APPROVAL_NOT_FOUND = "APPROVAL_NOT_FOUND"
+    NOT_AN_ASSIGNEE = "NOT_AN_ASSIGNEE"
+    # This key has decided, and others have to.
+    ALREADY_DECIDED = "ALREADY_DECIDED"
     # The holder was replaced.
     STALE_EPOCH = "STALE_EPOCH"
 

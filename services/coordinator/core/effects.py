@@ -3,7 +3,9 @@
 The caller does them only after the commit. A successor has only the journal, and finds in the state what the dead
 holder still owed (`resume_effects`).
 
-Grants and stops may go out in any order. `ReportFinished` comes last, and with it the execution leaves memory.
+Grants and stops may go out in any order. What is owed to others is done in the order in which it came to be owed, so a
+child is started before it is cancelled, and a parent is told before the end is reported. `ReportFinished` comes last,
+and with it the execution leaves memory.
 `parking` is asked when a decision is complete: an execution that only waits gives back its slot.
 """
 
@@ -12,9 +14,10 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.inputs import seen_outputs
-from services.coordinator.core.state import Execution, Obligation, Run
-from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
+from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
+from services.coordinator.core.items import item_of
+from services.coordinator.core.state import Execution, Obligation, Run, StartChild, Work, WorkLoop
+from services.coordinator.core.values import SECOND, ExecutionState, FailureReason, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
 PARKING_WAIT_MIN: Span = 10 * SECOND
@@ -28,8 +31,11 @@ LEASE_ENDED = "LEASE_ENDED"
 @dataclass(slots=True)
 class GrantRun:
     run: Run
-    # The templates of its node refer to them.
-    outputs: list[tuple[str, Value]]
+    # The templates of its node refer to these nodes.
+    outputs: Sequence[tuple[str, Value]]
+    without_output: Sequence[NodeWithoutOutput]
+    # They see it as `item`. None: the run is of no item of a list.
+    item: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -43,7 +49,22 @@ class StopRun:
     reason: str
 
 
-Effect: TypeAlias = GrantRun | StopRun | Obligation
+@dataclass(slots=True)
+class ReadItems:
+    """Read the config of a loop from the output store, and start the loop then."""
+
+    work: Work
+
+
+@dataclass(slots=True)
+class StoreLoopOutput:
+    """Put the output of a gathered loop into the output store, and finish the loop then."""
+
+    loop: WorkLoop
+
+
+OfStore: TypeAlias = ReadItems | StoreLoopOutput
+Effect: TypeAlias = GrantRun | StopRun | OfStore | Obligation
 
 
 def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
@@ -51,15 +72,27 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     match event:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
-            outputs = seen_outputs(execution, run.work.node) if run.work.is_templated else []
-            return (GrantRun(run, outputs),) if run.instance_id else ()
+            seen = seen_nodes(execution, run.work) if run.work.is_templated else NOTHING_SEEN
+            item = None if run.work.loop is None else item_of(run.work)
+            return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
-            return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
+            reason = LEASE_ENDED if event.reason is FailureReason.MANUAL else NODE_TIMEOUT
+            return (StopRun(run.number, run.epoch, run.instance_id, reason),) if run.instance_id else ()
         case ev.StopOrdered():
             return _stops(execution, event.outcome)
+        case ev.LoopClosed():
+            return _item_stops(execution, event)
+        case ev.ItemsRequested():
+            return (ReadItems(execution.work[event.key]),)
+        case ev.LoopGathered():
+            return (StoreLoopOutput(execution.loops[event.key]),)
         case ev.ExecutionFinished():
             return list(execution.obligations)
+        case ev.ChildRequested():
+            return (StartChild(execution.unstarted[event.child_execution_id]),)
+        case ev.ChildCancelOrdered():
+            return (execution.uncancelled[event.child_execution_id],)
         case (
             ev.ExecutionStarted()
             | ev.ExecutionAdopted()
@@ -77,10 +110,29 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.BackoffEnded()
             | ev.WaitStarted()
             | ev.WaitEnded()
+            | ev.ItemsRead()
+            | ev.LoopStarted()
+            | ev.LoopContinued()
+            | ev.SignalReceived()
+            | ev.SignalTaken()
+            | ev.ApprovalRequested()
+            | ev.ApprovalDecided()
+            | ev.RunDeferred()
+            | ev.OutsideAnswered()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.CompensationStarted()
+            | ev.ExecutionPaused()
+            | ev.ExecutionResumed()
+            | ev.ExecutionReopened()
+            | ev.DeadLetterResolved()
+            | ev.RunQuarantined()
+            | ev.CommandRefused()
+            | ev.ChildStarted()
             | ev.WorkHeldBack()
             | ev.WorkLetThrough()
+            | ev.ChildRefused()
+            | ev.ChildCancelTold()
         ):
             return ()
         case _:
@@ -95,7 +147,9 @@ def resume_effects(execution: Execution) -> Sequence[Effect]:
         for run in execution.runs
         if run.instance_id and (reason := why_to_stop(execution, run))
     ]
-    return [*stops, *execution.obligations]
+    reads = [ReadItems(work) for work in execution.unread.values()]
+    stores = [StoreLoopOutput(loop) for loop in execution.unstored.values()]
+    return [*stops, *reads, *stores, *execution.owed]
 
 
 def why_to_stop(execution: Execution, run: Run) -> str:
@@ -106,17 +160,29 @@ def why_to_stop(execution: Execution, run: Run) -> str:
     return stop.outcome.value if stop is not None and run.number in execution.live else ""
 
 
-def parking(execution: Execution, now: Instant) -> Instant | None:
+def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Instant | None:
     """The time that wakes an execution which gives back its slot and its memory, because it only waits and the wait is
-    not short. 0: a message alone wakes it. None: it stays."""
-    if not execution.only_waits or execution.is_final or execution.stop is not None:
+    not short. 0: a message alone wakes it. None: it stays. An execution that owes something stays, unless that has no
+    use before `rest_until`."""
+    if execution.is_final:
+        return rest_until or None
+    if not execution.only_waits or execution.stop is not None:
+        return None
+    if (execution.unstarted or execution.uncancelled) and not rest_until:
         return None
     wake_time = execution.next_wake()
     if execution.held_back:
         # Nobody sends a message when a circuit closes, so an execution that waits for one looks by itself.
         look_time = min(hold.until for hold in execution.held_back.values())
         wake_time = min(wake_time or look_time, look_time) or now
+    if rest_until:
+        return min(rest_until, wake_time or rest_until)
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
+
+
+def _item_stops(execution: Execution, event: ev.LoopClosed) -> list[Effect]:
+    runs = [execution.work[key].run for key in event.stopped]
+    return [StopRun(run.number, run.epoch, run.instance_id, LEASE_ENDED) for run in runs if run is not None]
 
 
 def _stops(execution: Execution, outcome: ExecutionState) -> list[Effect]:

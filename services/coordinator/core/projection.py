@@ -8,9 +8,10 @@ Instants are integers (µs) or None, hashes and payloads bytes or None. An empty
 Hazard: the order of the columns is that of the statements in `store/`. Both name them, and a test compares.
 """
 
+import json
 from operator import attrgetter
 
-from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.state import DeadLetter, Execution, Run
 from services.coordinator.core.values import FinalError, OutputRef, RunState, Value
 
 # The row of a run that was granted and nothing more: all other columns keep their defaults.
@@ -104,6 +105,49 @@ _EXECUTION_CHANGES = (
 )
 EXECUTION_COLUMNS = _EXECUTION_FIXED + _EXECUTION_CHANGES
 EXECUTION_CHANGING = ("execution_id", *_EXECUTION_CHANGES)
+# The row of an execution that was reopened.
+EXECUTION_REOPENED = (*EXECUTION_CHANGING, "deadline_time")
+
+# A row is written whole, because it changes with each decision, which a person makes.
+APPROVAL_COLUMNS = (
+    "execution_id",
+    "number",
+    "workspace",
+    "workflow",
+    "node",
+    "title",
+    "form",
+    "assignees",
+    "required",
+    "create_time",
+    "expire_time",
+    "state",
+    "decisions",
+)
+APPROVAL_CHANGING = ("state", "decisions")
+
+DEAD_LETTER_COLUMNS = (
+    "execution_id",
+    "number",
+    "workspace",
+    "workflow",
+    "version",
+    "node",
+    "module",
+    "iteration",
+    "generation",
+    "attempts",
+    "reason",
+    "error_class",
+    "error_type",
+    "error_message",
+    "error_fingerprint",
+    "quarantine_time",
+    "resolution",
+    "resolve_time",
+    "reviewer",
+    "notes",
+)
 
 RowValues = tuple[object, ...]
 
@@ -189,6 +233,30 @@ def run_result(execution: Execution, run: Run) -> RowValues:
     )
 
 
+def dead_letter_row(execution: Execution, letter: DeadLetter) -> RowValues:
+    run, origin = letter.run, execution.origin
+    error, work = run.error, run.work
+    return (
+        execution.execution_id,
+        run.number,
+        origin.workspace,
+        origin.workflow,
+        origin.version,
+        work.node.id,
+        work.node.module,
+        work.key.iteration,
+        work.key.generation,
+        work.attempts,
+        letter.reason._value_,
+        *((error.error_class._value_, error.type, error.message, run.fingerprint) if error is not None else _NO_ERROR),
+        letter.quarantine_time,
+        letter.resolution._value_,
+        letter.resolve_time or None,
+        letter.reviewer,
+        letter.notes,
+    )
+
+
 def execution_row(execution: Execution) -> RowValues:
     return (
         execution.execution_id,
@@ -204,6 +272,10 @@ def execution_change(execution: Execution) -> RowValues:
     return (execution.execution_id, *_execution_changes(execution))
 
 
+def execution_reopened(execution: Execution) -> RowValues:
+    return (*execution_change(execution), execution.deadline or None)
+
+
 def _execution_changes(execution: Execution) -> RowValues:
     return (
         execution.epoch,
@@ -216,6 +288,35 @@ def _execution_changes(execution: Execution) -> RowValues:
         len(execution.runs),
         execution.retries,
         execution.cost_tokens,
+    )
+
+
+def approval_row(execution: Execution, number: int) -> RowValues:
+    approval, origin = execution.approvals[number], execution.origin
+    decisions = [
+        {
+            "caller": each.caller,
+            "decision": each.decision.value,
+            "form": json.loads(each.form),
+            "comment": each.comment,
+            "time": each.time,
+        }
+        for each in approval.decisions
+    ]
+    return (
+        execution.execution_id,
+        number,
+        origin.workspace,
+        origin.workflow,
+        approval.node,
+        approval.title,
+        approval.form,
+        json.dumps(approval.assignees),
+        approval.required,
+        approval.create_time,
+        approval.expire_time or None,
+        approval.state.value,
+        json.dumps(decisions),
     )
 
 

@@ -3,9 +3,10 @@
 Only `fold.apply` writes the state; everything else reads it. Applying an event touches the edges of the work that the
 event names and nothing else, so a fan-out of a thousand folds in linear time.
 
-    Work   a piece of work, by its key. All attempts at it share it.
-    Run    one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
-    Wait   what a control node waits for.
+    Work      a piece of work, by its key. All attempts at it share it.
+    Run       one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
+    Wait      what a control node waits for, or work that somebody else finishes.
+    WorkLoop  a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
 
 The life of work that a runner does:
 
@@ -14,11 +15,15 @@ The life of work that a runner does:
                      │  └──lost, released─┤
                      └───BackoffEnded── BACKOFF ◄──RunFailed with a retry time
 
+Work that its module hands to somebody else goes from LIVE to WAITING by RunDeferred, and on from there as if it were
+LIVE, when it was answered (OutsideAnswered) or its time is over (WaitEnded).
+
 Work whose target must not be called now goes from READY or LIVE to HELD_BACK, and back to READY when the circuit of
 the target lets it through (circuits.py).
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
-BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
+BEGUN, and then to SUCCEEDED or FAILED. A loop is LOOPING while its items are under way, and BEGUN again when it has to
+decide how it goes on. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
 is ended first, work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
 
 Hazards: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
@@ -27,21 +32,26 @@ changes that reading makes, and no later answer depends on them.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop
 from typing import NamedTuple, TypeAlias, assert_never
 
+from services.coordinator.core.approvals import Approval
 from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
 from services.coordinator.core.retry import DEATH_PAUSE, DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.values import (
+    DeadLetterResolution,
     Error,
     ExecutionState,
+    FailureReason,
     FinalError,
     Instant,
     Origin,
     RunState,
+    Span,
     Value,
     WorkKey,
 )
@@ -54,7 +64,10 @@ class WorkState(Enum):
     BACKOFF = "BACKOFF"
     BEGUN = "BEGUN"
     WAITING = "WAITING"
+    LOOPING = "LOOPING"
     HELD_BACK = "HELD_BACK"
+    # It failed for good and is about to wait for a person.
+    HELD = "HELD"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -87,6 +100,8 @@ class Work:
     dead_instances: tuple[str, ...] = ()
     # It was spared the charge for a death already, which happens once, and once more after it was rendered.
     was_spared: bool = False
+    # The node whose outcome let it begin, if it sees the state of one path alone.
+    begun_by: str | None = None
     # Counted against HAND_BACKS_MAX.
     hand_backs: int = 0
     # The instances that handed it back lately, each with the time before which it is not granted the work again.
@@ -97,16 +112,20 @@ class Work:
     timer: int = 0
     may_have_run_before: bool = False
     cursor: bytes = b""
+    # A JSON object that a person has laid over its inputs.
+    overrides: bytes = b""
     # The config of a control node as a runner rendered it.
-    config: bytes = b""
+    config: Value = b""
     # The inputs and the config as a runner rendered them for one that does not render.
     rendered: Value | None = None
     output: Value | None = None
+    # The loop that it is an item of.
+    loop: "WorkLoop | None" = None
 
     @property
     def is_templated(self) -> bool:
         """Whoever is given it has to render templates."""
-        return self.node.has_templates and self.rendered is None
+        return self.node.has_templates and (self.rendered is None or bool(self.node.until))
 
     def is_barred(self, instance_id: str, now: Instant) -> bool:
         """The runner has handed the work back and is not granted it yet."""
@@ -167,6 +186,36 @@ class Run:
         return bool(self.instance_id and self.end_time) and not self.is_answered
 
 
+class ChildExecution(NamedTuple):
+    """The execution that a node starts, and what it is started with."""
+
+    execution_id: str
+    workflow: str
+    # 0: the newest one.
+    version: int
+    input: bytes
+    # 0: none but that of its own workflow.
+    deadline: Instant
+    is_cancelled_with_parent: bool
+    # The work that waits for it, and its run.
+    key: WorkKey
+    run: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class DeadLetter:
+    """A run that failed for good with nobody to handle it. It mirrors its row."""
+
+    run: Run
+    reason: FailureReason
+    quarantine_time: Instant
+    resolution: DeadLetterResolution = DeadLetterResolution.PENDING
+    resolve_time: Instant = 0
+    # Title of the key of whoever resolved it.
+    reviewer: str = ""
+    notes: str = ""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Wait:
     work: Work
@@ -174,6 +223,48 @@ class Wait:
     due: Instant
     # The order of the timer that ends the wait. 0: no time ends it, or it is over.
     timer: int = 0
+    # Set while a child is waited for.
+    child: ChildExecution | None = None
+    # The signal that is waited for. Empty for the other kinds.
+    name: str = ""
+
+
+class KeptSignal(NamedTuple):
+    """A signal that no node has taken yet."""
+
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class WorkLoop:
+    """A loop that is under way. An event about an item costs the same however many items there are."""
+
+    # The loop's own work, which has the iteration 0.
+    work: Work
+    # How many items it has, or how many turns it may take.
+    count: int
+    parallel_max: int
+    # An item that fails does not end the loop.
+    continues_on_failure: bool
+    # Between two turns.
+    delay: Span
+    # The items of a list, each as JSON. They are taken from the config when they are needed first, or read from the
+    # output store (`core/items.py`). A loop without a list has none.
+    items: Sequence[bytes] = ()
+    # Items begin in their order: those up to this number have begun.
+    begun: int = 0
+    # The items that have begun and have no outcome, by iteration.
+    going: dict[int, Work] = field(default_factory=dict)
+    # The first item that failed.
+    failed: Work | None = None
+    # Of the outputs of all items so far.
+    output_bytes: int = 0
+
+    def key_of(self, iteration: int) -> WorkKey:
+        key = self.work.key
+        return WorkKey(key.node, iteration, key.generation)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -205,6 +296,9 @@ class TimerKind(Enum):
     GIVE_UP = "GIVE_UP"
 
 
+# These wait while the execution is paused.
+HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT)
+
 Subject: TypeAlias = Work | Run | Wait | CircuitHold
 
 
@@ -224,13 +318,75 @@ class Stop(NamedTuple):
     error: FinalError
 
 
+class Setting(NamedTuple):
+    """A key of the workflow's state has this value."""
+
+    value: bytes
+    # The node that set it.
+    node: str
+
+
+class Conflict(NamedTuple):
+    """Two nodes, none of which comes before the other, have set the key to different values."""
+
+    key: str
+    nodes: tuple[str, str]
+
+
+# What nodes have set, as it is seen from one place of the graph.
+Settings: TypeAlias = Mapping[str, Setting]
+
+
+class Compensation(NamedTuple):
+    """The execution ends as this once its work is undone."""
+
+    outcome: ExecutionState
+    error: FinalError
+    # For each compensation, but the last, the one that follows it.
+    next: Mapping[WorkKey, WorkKey]
+
+
+class PausedBy(NamedTuple):
+    caller: str
+    reason: str
+    time: Instant
+
+
+class Answer(NamedTuple):
+    """How a command of a person was answered. Without a reason it took effect."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class StartChild(NamedTuple):
+    """The child has to be queued. ChildStarted and ChildRefused acknowledge it, and so does the end of the child."""
+
+    child: ChildExecution
+
+
+class CancelChild(NamedTuple):
+    """The child has to learn that nobody waits for it. ChildCancelTold acknowledges it, and so does the end of the
+    lease."""
+
+    execution_id: str
+    key: WorkKey
+    run: int
+
+
+class TellParent(NamedTuple):
+    """The end has to be in the mailbox of the parent before the lease ends. The end of the lease acknowledges it."""
+
+    execution_id: str
+
+
 class ReportFinished(NamedTuple):
     """The dispatcher has to learn that the execution is finished. The end of the lease acknowledges it."""
 
     state: ExecutionState
 
 
-Obligation: TypeAlias = ReportFinished
+Obligation: TypeAlias = StartChild | CancelChild | TellParent | ReportFinished
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -248,6 +404,8 @@ class Execution:
     grant_time: Instant = 0
     start_time: Instant = 0
     deadline: Instant = 0
+    # The deadline counts from here: the creation, or the last reopening.
+    deadline_from: Instant = 0
     # All work that was mentioned so far; and of each node the work of the newest generation.
     work: dict[WorkKey, Work] = field(default_factory=dict)
     current: dict[str, Work] = field(default_factory=dict)
@@ -256,22 +414,50 @@ class Execution:
     # Runs that a runner has, by number.
     live: dict[int, Run] = field(default_factory=dict)
     backoffs: dict[WorkKey, Work] = field(default_factory=dict)
+    # The workflow's state after nodes that change it, once it was asked for (`workflow_state.py`). It follows from the
+    # rest of the state, so it is no part of a comparison.
+    state_views: dict[WorkKey, Settings] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
+    loops: dict[WorkKey, WorkLoop] = field(default_factory=dict)
+    # Loops that have not started, because their config is in the output store.
+    unread: dict[WorkKey, Work] = field(default_factory=dict)
+    # Loops whose items are all done, and whose output has to be put into the output store.
+    unstored: dict[WorkKey, WorkLoop] = field(default_factory=dict)
+    # Signals that came before a node waited for them, oldest first, by the sequence numbers of their events.
+    signals: dict[int, KeptSignal] = field(default_factory=dict)
+    # All that were ever requested, by the numbers of their runs.
+    approvals: dict[int, Approval] = field(default_factory=dict)
     # Work that waits for the circuit of its target, in the order in which it began to wait; and work that was let
     # through, whose target is known therefore.
     held_back: dict[WorkKey, CircuitHold] = field(default_factory=dict)
     let_through: dict[WorkKey, CircuitHold] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
-    # empty when a decision is complete.
+    # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)
     passed_over: deque[Work] = field(default_factory=deque)
     # Run n is at n - 1: nothing is ever taken out.
     runs: list[Run] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
     timer_order: int = 0
+    paused_by: PausedBy | None = None
+    # The timers that wait while it is paused.
+    held_timers: list[Timer] = field(default_factory=list)
+    # The answers to the newest commands of people, by message id, oldest first (`fold/answers.py`).
+    answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     stop: Stop | None = None
+    # Work that has succeeded and can be undone, in the order in which it succeeded.
+    compensable: list[Work] = field(default_factory=list)
+    compensation: Compensation | None = None
+    # By the number of the run.
+    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
+    # The waits for children, by the id of the child; the children that are not known to be queued, though perhaps
+    # nobody waits for them any more; and the cancels of children that are not known to have arrived.
+    children: dict[str, Wait] = field(default_factory=dict)
+    unstarted: dict[str, ChildExecution] = field(default_factory=dict)
+    uncancelled: dict[str, CancelChild] = field(default_factory=dict)
+    # What is owed when the execution is final, in the order in which it has to be done.
     obligations: list[Obligation] = field(default_factory=list)
     retries: int = 0
     cost_tokens: int = 0
@@ -285,15 +471,23 @@ class Execution:
         return self.final_state is not None
 
     @property
+    def is_ending(self) -> bool:
+        """What it ends as is decided. Before that runners stop, or finished work is undone."""
+        return self.stop is not None or self.compensation is not None
+
+    @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
-        is_active = self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over
-        return bool(is_active or self.held_back)
+        has_work = self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over
+        return bool(has_work or self.loops or self.unread or self.held_back)
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
-        return not self.live and not self.ready and bool(self.waits or self.backoffs or self.held_back)
+        if self.live or self.unread or self.unstored:
+            return False
+        has_waits = bool(self.waits or self.backoffs or self.held_back)
+        return self.paused_by is not None or (not self.ready and has_waits)
 
     @property
     def state(self) -> ExecutionState:
@@ -301,16 +495,32 @@ class Execution:
             return self.final_state
         if self.seq == 0:
             return ExecutionState.PENDING
+        if self.paused_by is not None:
+            return ExecutionState.PAUSED
         return ExecutionState.WAITING if self.only_waits else ExecutionState.RUNNING
+
+    @property
+    def owed(self) -> list[Obligation]:
+        """What others have yet to be told, in the order in which they have to be told."""
+        return [*map(StartChild, self.unstarted.values()), *self.uncancelled.values(), *self.obligations]
 
     def work_of(self, key: WorkKey) -> Work:
         """The work with this key. It is made when it is first mentioned."""
         work = self.work.get(key)
         if work is None:
             node = self.definition.nodes[key.node]
-            work = self.work[key] = Work(key, node, node.in_degree)
-            if not key.iteration:
-                self.current[key.node] = work
+            if key.iteration:
+                return self._new_item(key, node)
+            work = self.work[key] = self.current[key.node] = Work(key, node, node.in_degree)
+        return work
+
+    def _new_item(self, key: WorkKey, node: Node) -> Work:
+        loop = self.loops[WorkKey(key.node, 0, key.generation)]
+        assert node.body is not None
+        work = self.work[key] = loop.going[key.iteration] = Work(
+            key, node.body, 0, overrides=loop.work.overrides, loop=loop
+        )
+        loop.begun = key.iteration
         return work
 
     def target_of(self, node_id: str) -> Work:
@@ -336,10 +546,13 @@ def is_stale(execution: Execution, timer: Timer) -> bool:
     match timer.kind:
         case TimerKind.BACKOFF | TimerKind.WAIT | TimerKind.GIVE_UP:
             return False
-        case TimerKind.BACKSTOP | TimerKind.DEADLINE:
+        case TimerKind.BACKSTOP:
             return execution.stop is not None
+        case TimerKind.DEADLINE:
+            return execution.stop is not None or execution.compensation is not None
         case TimerKind.ANSWER:
-            return not execution.live
+            # The runs of a compensation were not told to stop.
+            return execution.stop is None or not execution.live
         case _:
             assert_never(timer.kind)
 
@@ -353,22 +566,3 @@ def unsettled(execution: Execution) -> list[str]:
         for node in execution.definition.graph
         if (work := current.get(node.id)) is None or work.state not in SETTLED
     ]
-
-
-class Summary(NamedTuple):
-    """Every node of the graph by id, in exactly one of the four."""
-
-    succeeded: tuple[str, ...]
-    failed: tuple[str, ...]
-    skipped: tuple[str, ...]
-    # Held up by a failure, never begun, or stopped because the execution ended.
-    blocked: tuple[str, ...]
-
-
-def summary(execution: Execution) -> Summary:
-    ids: dict[WorkState, list[str]] = {state: [] for state in SETTLED}
-    for node in execution.definition.graph:
-        work = execution.current.get(node.id)
-        state = WorkState.BLOCKED if work is None or work.state not in SETTLED else work.state
-        ids[state].append(node.id)
-    return Summary(*map(tuple, ids.values()))

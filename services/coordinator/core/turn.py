@@ -10,8 +10,9 @@ from services.coordinator.core import results
 from services.coordinator.core.commands import ReportOfEnd
 from services.coordinator.core.fold import apply
 from services.coordinator.core.graph import Outcome, judge
+from services.coordinator.core.loops import after_item
 from services.coordinator.core.retry import judge_failure
-from services.coordinator.core.state import Execution, Work
+from services.coordinator.core.state import Execution, Run, Work, WorkState
 from services.coordinator.core.values import (
     SECOND,
     Error,
@@ -46,46 +47,84 @@ class Turn:
     def after_success(self, work: Work, branch: str = "") -> ev.Consequences:
         if self.execution.stop is not None:
             return ev.NOTHING_FOLLOWS
+        if work.loop is not None:
+            return after_item(work, branch)
         return judge(self.execution, work, Outcome.SUCCEEDED, branch)
 
     def after_failure(self, work: Work, reason: FailureReason) -> ev.Consequences:
         """The consequences of a final failure, unless it ends the whole execution (`stop_if_fail_fast`)."""
         is_handled = work.node.is_failure_handled
+        if self.holds(work, reason):
+            return ev.NOTHING_FOLLOWS
         if reason is FailureReason.STOPPED or (self.execution.definition.is_fail_fast and not is_handled):
             return ev.NOTHING_FOLLOWS
+        if work.loop is not None:
+            return after_item(work, has_failed=True)
         return judge(self.execution, work, Outcome.HANDLED if is_handled else Outcome.FAILED)
+
+    def holds(self, work: Work, reason: FailureReason | None) -> bool:
+        """The work failed for good, and waits for a person."""
+        if reason is None or reason is FailureReason.STOPPED or work.key.iteration or not work.node.in_graph:
+            return False
+        return self.execution.definition.holds_failures and not work.node.is_failure_handled
+
+    def after_final_failure(self, work: Work) -> None:
+        """Of work that nobody handles: it waits for a person, or the workflow ends."""
+        if work.state is WorkState.HELD:
+            self.wait(work, ev.WaitKind.PERSON)
+        else:
+            self.stop_if_fail_fast()
 
     def stop_if_fail_fast(self) -> None:
         """The workflow ends at the first failure that nobody handles."""
         execution = self.execution
-        if execution.stop is None and execution.definition.is_fail_fast and execution.first_failure is not None:
+        if execution.stop is not None or execution.compensation is not None:
+            return
+        if execution.definition.is_fail_fast and execution.first_failure is not None:
             self.order_stop(ExecutionState.FAILED, execution.first_failure)
 
     def order_stop(self, outcome: ExecutionState, error: FinalError, message_id: str = "", caller: str = "") -> None:
         execution, answer_by = self.execution, self.now + ANSWER_TERM
         held_back = [hold.work for hold in execution.held_back.values()]
-        idle = (*execution.ready, *execution.backoffs.values(), *held_back, *execution.to_begin)
+        held = [wait.work for wait in execution.waits.values() if wait.kind is ev.WaitKind.PERSON]
+        idle = (*execution.ready, *execution.backoffs.values(), *held_back, *execution.to_begin, *held)
         cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
-        for wait in list(execution.waits.values()):
-            assert wait.work.run is not None
-            self.emit(ev.RunCancelled(self.now, wait.work.key, wait.work.run.number, 0, 0, False))
+        for wait in [wait for wait in execution.waits.values() if wait.kind is not ev.WaitKind.PERSON]:
+            self.cancel_run(wait.work)
+        for work in [*execution.unread.values(), *(loop.work for loop in execution.loops.values())]:
+            self.cancel_run(work)
+
+    def cancel_run(self, work: Work) -> None:
+        """The work has a run, and nobody is asked whether it has stopped."""
+        assert work.run is not None
+        wait = self.execution.waits.get(work.key)
+        if wait is not None and wait.child is not None and wait.child.is_cancelled_with_parent:
+            self.emit(ev.ChildCancelOrdered(self.now, work.key, work.run.number, wait.child.execution_id))
+        self.emit(ev.RunCancelled(self.now, work.key, work.run.number, 0, 0, False))
 
     # Work that no runner has: it waits, succeeds or fails
 
-    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0) -> None:
-        self.emit(ev.WaitStarted(self.now, work.key, self._run_of(work), kind, due))
+    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0, name: str = "") -> None:
+        self.emit(ev.WaitStarted(self.now, work.key, self.run_of(work), kind, due, name))
 
     def succeed(self, work: Work, output: Value, branch: str = "") -> None:
-        run, start_time = self._run_of(work), self._start_time_of(work)
+        run, start_time = self.run_of(work), self._start_time_of(work)
         then = self.after_success(work, branch)
         self.emit(ev.RunSucceeded(self.now, work.key, run, output, branch, start_time, self.now, b"", b"", 0, then))
 
     def fail(self, work: Work, error_type: str, message: str) -> None:
         """The work failed finally, before a runner could do it or while the core did it."""
         # No runner measured it, so the report has times alone, and an epoch that nobody compares.
-        report = ReportOfEnd(self._run_of(work), 0, start_time=self._start_time_of(work), end_time=self.now)
+        report = ReportOfEnd(self.run_of(work), 0, start_time=self._start_time_of(work), end_time=self.now)
         self.fail_run(work, report, Error(ErrorClass.PERMANENT, error_type, message))
+
+    def keep_cursor(self, run: Run, cursor: bytes) -> None:
+        """A run that ends has brought its last cursor along. The next attempt goes on from it."""
+        work = run.work
+        if cursor and cursor != work.cursor:
+            progress = run.progress, run.progress_message
+            self.emit(ev.RunProgressed(self.now, work.key, run.number, *progress, cursor))
 
     # A run failed: the work is tried again, or it failed too
 
@@ -122,9 +161,10 @@ class Turn:
                 is_handled=work.node.is_failure_handled,
                 is_reported=is_reported,
                 then=ev.NOTHING_FOLLOWS if reason is None else self.after_failure(work, reason),
+                is_held=self.holds(work, reason),
             )
         )
-        self.stop_if_fail_fast()
+        self.after_final_failure(work)
 
     def _verdict(self, work: Work, error: Error, random: float, retry_after: Span) -> Instant | FailureReason:
         """When the work is tried again, or why it is not. While the execution is ending nobody asks."""
@@ -140,9 +180,10 @@ class Turn:
             random=random,
         )
 
-    def _run_of(self, work: Work) -> int:
+    def run_of(self, work: Work) -> int:
         """The run under which a control node goes on, or the number of a new one."""
-        return len(self.execution.runs) + 1 if work.run is None else work.run.number
+        run = work.run
+        return len(self.execution.runs) + 1 if run is None or run.end_time else run.number
 
     def _start_time_of(self, work: Work) -> Instant:
         return self.now if work.run is None else work.run.start_time or self.now

@@ -76,10 +76,21 @@ class FailureReason(StrEnum):
     PERMANENT_ERROR = "PERMANENT_ERROR"
     # Its runner died too often: it is set apart before it takes another one down.
     POISON = "POISON"
+    # A person has set it apart.
+    MANUAL = "MANUAL"
     # The execution was already ending; whether it might have been tried again was never asked.
     STOPPED = "STOPPED"
     # The circuit of its target was open until its retry budget was over.
     CIRCUIT_BREAKER = "CIRCUIT_BREAKER"
+
+
+class DeadLetterResolution(StrEnum):
+    """What a person has decided about a dead letter."""
+
+    PENDING = "PENDING"
+    REQUEUED = "REQUEUED"
+    FIXED = "FIXED"
+    DISCARDED = "DISCARDED"
 
 
 class ReleaseReason(StrEnum):
@@ -90,6 +101,23 @@ class ReleaseReason(StrEnum):
     WITHDRAWN = "WITHDRAWN"
     # The runner cannot do it (unknown module, no room).
     REFUSED = "REFUSED"
+
+
+class ApprovalChoice(StrEnum):
+    """What one person decides."""
+
+    APPROVE = "APPROVE"
+    REJECT = "REJECT"
+
+
+class ApprovalState(StrEnum):
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    # Nobody decided in time. The node says what follows.
+    EXPIRED = "EXPIRED"
+    # The execution ended first.
+    CANCELLED = "CANCELLED"
 
 
 @dataclass(slots=True, frozen=True)
@@ -153,9 +181,11 @@ class Origin:
     traceparent: str = ""
     # The weight of the workspace when places of runners are shared out. 0: as 1.
     runner_weight: int = 0
+    # How many executions are above it: its parent, the parent of that one, and so on.
+    depth: int = 0
 
 
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+_NUMBERS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
 def fingerprint(module: str, error: Error) -> str:

@@ -1,6 +1,6 @@
 -- The tables of the coordinator: the journal, which is the truth, its projections, and the runners that are connected.
 --
--- The three big tables are partitioned by the time inside their UUIDv7 key, one partition a month, so that retention
+-- The four big tables are partitioned by the time inside their UUIDv7 key, one partition a month, so that retention
 -- only drops partitions. A loop makes them ahead. Rows without one go to the default partition, which is empty in a
 -- healthy system. No column that changes has an index; together with the fill factor this keeps updates in their page.
 
@@ -44,7 +44,7 @@ CREATE TABLE executions (
     error_node text,
     error_type text,
     error_message text,
-    -- The ids of the nodes by their outcome. It is set when the execution is final.
+    -- Of a final execution: the ids of the nodes by their outcome. Of a paused one: {"pause": {caller, reason, time}}.
     summary jsonb,
     input bytea NOT NULL,
     -- The output itself as JSON, or the place where it is kept.
@@ -57,6 +57,9 @@ CREATE TABLE executions (
 
 -- This index serves the lists of a workspace, newest first. Neither column ever changes.
 CREATE INDEX executions_workspace ON executions (workspace, execution_id);
+-- The children of an execution. Filters compare this expression, and executions without a parent cost no entry.
+CREATE INDEX executions_parent ON executions (nullif(parent_execution_id, ''), execution_id)
+    WHERE nullif(parent_execution_id, '') IS NOT NULL;
 
 -- The id of a run is "<execution_id>.<number>".
 CREATE TABLE runs (
@@ -101,16 +104,72 @@ CREATE TABLE runs (
     PRIMARY KEY (execution_id, number)
 ) PARTITION BY RANGE (execution_id);
 
+-- What people are asked to decide. The id of an approval is that of its run. A projection of the journal, like the rows
+-- of runs.
+CREATE TABLE approvals (
+    execution_id uuid NOT NULL,
+    number integer NOT NULL,
+    -- The number of keys that have to approve.
+    required integer NOT NULL,
+    create_time timestamptz NOT NULL,
+    expire_time timestamptz,
+    state text NOT NULL,
+    workspace text NOT NULL,
+    workflow text NOT NULL,
+    node text NOT NULL,
+    title text NOT NULL,
+    -- A JSON Schema.
+    form bytea NOT NULL,
+    -- Titles of keys, and roles like "role:ADMIN".
+    assignees jsonb NOT NULL,
+    decisions jsonb NOT NULL,
+    PRIMARY KEY (execution_id, number)
+) PARTITION BY RANGE (execution_id);
+
+-- This index serves the lists of a workspace, newest execution first. None of its columns ever changes.
+CREATE INDEX approvals_workspace ON approvals (workspace, execution_id, number);
+
+-- Runs that failed for good with nobody to handle it. The journal says the same; this is what people list.
+CREATE TABLE dead_letters (
+    execution_id uuid NOT NULL,
+    number integer NOT NULL,
+    version integer NOT NULL,
+    iteration integer NOT NULL,
+    generation integer NOT NULL,
+    attempts integer NOT NULL,
+    quarantine_time timestamptz NOT NULL,
+    resolve_time timestamptz,
+    workspace text NOT NULL,
+    workflow text NOT NULL,
+    node text NOT NULL,
+    module text NOT NULL,
+    -- MAX_RETRIES, PERMANENT_ERROR, POISON or MANUAL.
+    reason text NOT NULL,
+    -- PENDING, REQUEUED, FIXED or DISCARDED.
+    resolution text NOT NULL,
+    -- Title of the key of whoever resolved it.
+    reviewer text NOT NULL,
+    notes text NOT NULL,
+    error_class text,
+    error_type text,
+    error_message text,
+    error_fingerprint text,
+    PRIMARY KEY (execution_id, number)
+) WITH (fillfactor = 80);
+CREATE INDEX dead_letters_listed ON dead_letters (workspace, quarantine_time, execution_id, number);
+CREATE INDEX dead_letters_age ON dead_letters USING brin (quarantine_time);
+
 CREATE TABLE journal_default PARTITION OF journal DEFAULT;
 CREATE TABLE executions_default PARTITION OF executions DEFAULT WITH (fillfactor = 70);
 CREATE TABLE runs_default PARTITION OF runs DEFAULT WITH (fillfactor = 70);
+CREATE TABLE approvals_default PARTITION OF approvals DEFAULT WITH (fillfactor = 70);
 
 -- The smallest UUIDv7 of an instant: 48 bits of milliseconds, then zeros.
 CREATE FUNCTION uuid_floor(instant timestamptz) RETURNS uuid
     LANGUAGE sql STABLE
     RETURN rpad(lpad(to_hex((extract(epoch FROM instant) * 1000)::bigint), 12, '0'), 32, '0')::uuid;
 
--- Makes the partitions of all three tables for the month of `instant`. False: they are there already.
+-- Makes the partitions of all four tables for the month of `instant`. False: they are there already.
 CREATE FUNCTION make_partitions(instant timestamptz) RETURNS boolean
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -124,7 +183,7 @@ BEGIN
     IF to_regclass('coordinator.journal_' || suffix) IS NOT NULL THEN
         RETURN false;
     END IF;
-    FOREACH parent IN ARRAY ARRAY['journal', 'executions', 'runs'] LOOP
+    FOREACH parent IN ARRAY ARRAY['journal', 'executions', 'runs', 'approvals'] LOOP
         EXECUTE format(
             'CREATE TABLE coordinator.%I PARTITION OF coordinator.%I FOR VALUES FROM (%L) TO (%L) WITH (%s)',
             parent || '_' || suffix, parent,
@@ -142,7 +201,8 @@ DECLARE
     found bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '500ms', true);
-    LOCK TABLE coordinator.executions, coordinator.journal, coordinator.runs IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE coordinator.executions, coordinator.journal, coordinator.runs, coordinator.approvals
+        IN ACCESS EXCLUSIVE MODE;
     IF to_regclass('coordinator.executions_' || month) IS NULL THEN
         RETURN false;
     END IF;
@@ -150,8 +210,8 @@ BEGIN
     IF found <> executions_seen THEN
         RETURN false;
     END IF;
-    EXECUTE format('DROP TABLE coordinator.%I, coordinator.%I, coordinator.%I',
-                   'executions_' || month, 'journal_' || month, 'runs_' || month);
+    EXECUTE format('DROP TABLE coordinator.%I, coordinator.%I, coordinator.%I, coordinator.%I',
+                   'executions_' || month, 'journal_' || month, 'runs_' || month, 'approvals_' || month);
     RETURN true;
 END $$;
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 import orjson
@@ -18,6 +18,7 @@ from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
 from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.coordinator.app.ports import DefinitionRefused, Version
@@ -26,6 +27,7 @@ from services.coordinator.core.effect_keys import EffectKeys
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2 as pb
 from windlass.catalog.v1.catalog_pb2_grpc import CatalogServiceStub
+from windlass.coordinator.v1.sessions_pb2 import RunGrant
 
 log = logger(__name__)
 
@@ -33,6 +35,8 @@ Answer = TypeVar("Answer")
 _ROLES: Final[Mapping[int, str]] = {number: name for name, number in Role.items()}
 _NO_KEY: Final = "API_KEY_NOT_FOUND"
 _NO_VERSION: Final = "VERSION_NOT_FOUND"
+# Api checks the tokens under the same purpose: the field in which they go out.
+_COMPLETION: Final = RunGrant.DESCRIPTOR.fields_by_name["completion_token"].full_name
 _VERSIONS_MAX: Final = 5_000
 KEYS_MAX: Final = 10_000
 # After this time a revoked key opens no session any more, and its open sessions are ended.
@@ -57,21 +61,25 @@ class ApiReplicas:
             for address in gone:
                 await self._forget(address)
 
-    async def call(self, ask: Callable[[Any], Awaitable[Answer]], absent: str) -> Answer:
-        """Raises a Refusal if api answers with the reason `absent`. Any other error says nothing about what was asked
+    def spread(self) -> None:
+        """The next call begins with another replica, so that all of them share the work."""
+        self._next += 1
+
+    async def call(self, ask: Callable[[grpc.aio.Channel], Awaitable[Answer]], *answers: str) -> Answer:
+        """Raises a Refusal if api answers with one of these reasons. Any other error says nothing about what was asked
         for."""
         present = self._present or tuple(sorted(await self._book.read()))
         failure: Exception | None = None
         for place in range(self._next, self._next + len(present)):
             address = present[place % len(present)]
             try:
-                return await ask(CatalogServiceStub(self._channels.get(address)))
+                return await ask(self._channels.get(address))
             except grpc.aio.AioRpcError as error:
                 # The next call begins with another replica.
                 self._next += 1
                 failure = remote = remote_error(error)
-                if remote.reason == absent:
-                    raise Refusal(absent, remote.message) from None
+                if remote.reason in answers:
+                    raise Refusal(remote.reason, remote.message, code=remote.code) from None
                 if not remote.may_retry:
                     log.error("api did not answer", error=str(remote))
                     break
@@ -94,7 +102,9 @@ class CatalogDefinitions:
     async def get(self, version_id: str) -> Version:
         request = pb.GetVersionRequest(version_id=version_id)
         try:
-            found = await self._replicas.call(lambda stub: stub.GetVersion(request, timeout=_CALL_SECONDS), _NO_VERSION)
+            found = await self._replicas.call(
+                lambda channel: CatalogServiceStub(channel).GetVersion(request, timeout=_CALL_SECONDS), _NO_VERSION
+            )
         except Refusal as refused:
             raise DefinitionRefused(_NO_VERSION, refused.message, is_permanent=True) from None
         try:
@@ -104,7 +114,9 @@ class CatalogDefinitions:
             log.exception("a definition cannot be compiled", version_id=version_id)
             message = "this version's definition is damaged, or newer than the coordinator"
             raise DefinitionRefused("DEFINITION_CORRUPT", message, is_permanent=False) from failure
-        version = self._versions[version_id] = Version(definition, EffectKeys(found.effect_secret))
+        secret = found.effect_secret
+        version = Version(definition, EffectKeys(secret), NamedTokens(secret, _COMPLETION))
+        self._versions[version_id] = version
         while len(self._versions) > _VERSIONS_MAX:
             self._versions.popitem(last=False)
         return version
@@ -138,7 +150,9 @@ class CatalogKeys:
         now = self._clock.monotonic()
         request = pb.IdentifyKeyRequest(key_hash=key_hash)
         try:
-            found = await self._replicas.call(lambda stub: stub.IdentifyKey(request, timeout=_CALL_SECONDS), _NO_KEY)
+            found = await self._replicas.call(
+                lambda channel: CatalogServiceStub(channel).IdentifyKey(request, timeout=_CALL_SECONDS), _NO_KEY
+            )
         except Refusal as refused:
             self._known.pop(key_hash, None)
             raise Refusal("KEY_INVALID", refused.message) from None

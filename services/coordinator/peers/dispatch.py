@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.chassis.lease.frames import Grant, Refused, Report
+from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
@@ -22,8 +23,10 @@ from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.owned_execution import OwnedExecution, ReceivedMessage
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Watchers
-from services.coordinator.core.commands import Cancel, Command, Start
+from services.coordinator.core.commands import Cancel, Command, Pause, Resume, Start
 from services.coordinator.core.values import Instant, Origin
+from services.coordinator.peers.children import end_command
+from services.coordinator.peers.person_commands import read_command
 from windlass.dispatcher.v1 import sessions_pb2 as pb
 from windlass.types.v1.start_pb2 import StartOrder
 
@@ -36,19 +39,21 @@ _SENDERS_MAX: Final = 10_000
 ReadReport = Callable[[bytes], Command | None]
 
 
-def _date(report: Any) -> None:
-    """Sets the time of sending. A report may wait for a dispatcher, and the time until the wake goes on meanwhile."""
-    if report.WhichOneof("report") == "parked":
-        report.parked.park_time.GetCurrentTime()
+def codec(clock: Clock) -> HopCodec:
+    def date(report: Any) -> None:
+        """Sets the time of sending. A report may wait for a dispatcher, and the time until the wake goes on
+        meanwhile."""
+        if report.WhichOneof("report") == "parked":
+            put_micros(report.parked.park_time, clock.epoch_ns() // 1_000)
 
+    return HopCodec(
+        holder_frame=pb.SessionRequest,
+        server_frame=pb.SessionResponse,
+        holder_notes="message_acks",
+        server_notes="messages",
+        date_report=date,
+    )
 
-CODEC: Final = HopCodec(
-    holder_frame=pb.SessionRequest,
-    server_frame=pb.SessionResponse,
-    holder_notes="message_acks",
-    server_notes="messages",
-    date_report=_date,
-)
 
 _granted = counter("coordinator_executions_granted_total", "Executions granted by dispatchers.")
 _held = gauge("coordinator_executions_held", "Executions in memory.")
@@ -172,7 +177,8 @@ class SessionDispatch:
 
 
 def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadReport) -> OwnedExecution:
-    start = start_command(grant, holder)
+    messages = tuple(received_message(each, read_report) for each in grant.messages)
+    start = start_command(grant, holder, messages)
     trace = parse_traceparent(start.origin.traceparent)
     return OwnedExecution(
         grant.lease.lease_id,
@@ -182,7 +188,7 @@ def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadRe
         is_resumed=grant.resumed,
         has_begun=grant.begun,
         is_known_begun=grant.begun,
-        granted_messages=tuple(received_message(each, read_report) for each in grant.messages),
+        granted_messages=messages,
         unanswered={each.message_id for each in grant.messages},
     )
 
@@ -194,6 +200,10 @@ def received_message(message: pb.ExecutionMessage, read_report: ReadReport) -> R
         command = cancel_command(message)
     elif body == "run_report":
         command = read_report(message.run_report)
+    elif body == "child_ended":
+        command = end_command(message.child_ended)
+    elif body == "command":
+        command = read_command(message)
     return ReceivedMessage(message.message_id, message.execution_id, command)
 
 
@@ -201,7 +211,7 @@ def cancel_command(message: pb.ExecutionMessage) -> Cancel:
     return Cancel(message.message_id, message.cancel.reason, message.cancel.caller)
 
 
-def start_command(grant: pb.ExecutionGrant, holder: str) -> Start:
+def start_command(grant: pb.ExecutionGrant, holder: str, messages: Sequence[ReceivedMessage] = ()) -> Start:
     order = grant.start
     cancel = None
     if grant.ends_only:
@@ -214,7 +224,16 @@ def start_command(grant: pb.ExecutionGrant, holder: str) -> Start:
         grant_time=micros_of(grant.grant_time),
         deadline=micros_of(order.deadline_time),
         cancel=cancel,
+        pause=_pause_at_start(messages),
     )
+
+
+def _pause_at_start(messages: Sequence[ReceivedMessage]) -> Pause | None:
+    """The pause with which the execution begins, so that not even a control node begins before it. One that was taken
+    back in the queue is decided with the other messages, in their order."""
+    if any(isinstance(message.command, Resume) for message in messages):
+        return None
+    return next((message.command for message in messages if isinstance(message.command, Pause)), None)
 
 
 def _origin(order: StartOrder) -> Origin:

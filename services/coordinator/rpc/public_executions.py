@@ -18,7 +18,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
-from services.coordinator.core.events import Consequences, Event, ExecutionFinished
+from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished, ReopenedWork
+from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
+from services.coordinator.core.state import Execution
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -26,10 +29,10 @@ from windlass.coordinator.v1 import reads_pb2 as pb
 _EXECUTION_STATES: Final = dict(api.Execution.State.items())
 _RUN_STATES: Final = dict(api.Run.State.items())
 _ERROR_CLASSES: Final = dict(api.Run.ErrorClass.items())
-_SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})
+_SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration", "delay"})
 # A runner's instance is the secret by which its reports are known to be its own. The work that a stop cancels is left
 # out because the summary of the execution names all nodes that were not done.
-_HIDDEN: Final = frozenset({"time", "traceparent", "instance_id", "cancelled", "passed_over"})
+_HIDDEN: Final = frozenset({"time", "traceparent", "instance_id", "cancelled", "passed_over", "stopped"})
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The last microsecond of the year 9999.
@@ -40,6 +43,13 @@ def execution_record(row: Row) -> pb.ExecutionRecord:
     record = pb.ExecutionRecord()
     fill_execution(record, row)
     return record
+
+
+def past_record(execution: Execution) -> pb.ExecutionRecord:
+    """The execution as it was when this was its state."""
+    row: dict[str, Any] = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+    row["summary"] = summary(execution)._asdict()
+    return execution_record(row)
 
 
 def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
@@ -61,6 +71,10 @@ def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
     execution.last_seq = row["last_seq"]
     _put_metrics(execution.metrics, row)
     if summary := row["summary"]:
+        if pause := summary.get("pause"):
+            execution.pause.caller, execution.pause.reason = pause["caller"], pause["reason"]
+            put_time(execution.pause.time, pause["time"])
+            return
         for name, nodes in summary.items():
             getattr(execution.summary, name).extend(nodes)
 
@@ -90,16 +104,37 @@ def run_record(row: Row) -> pb.RunRecord:
     if row["output_key"] is not None:
         ref = run.output_ref
         ref.key, ref.sha256, ref.size_bytes = row["output_key"], row["output_sha256"], row["output_bytes"]
-    if row["error_class"] is not None:
-        error = run.error
-        setattr(error, "class", _ERROR_CLASSES[row["error_class"]])
-        error.type, error.message = row["error_type"], row["error_message"]
-        error.fingerprint = row["error_fingerprint"]
+    put_error(run.error, row)
     if row["end_time"] and row["start_time"]:
         put_micros(run.duration, max(0, row["end_time"] - row["start_time"]))
     # The run's own trace: every thousand runs begin a new one.
     run.trace_id = _trace_id(row["traceparent"] or row["execution_traceparent"])
     return record
+
+
+def approval_record(row: Row) -> pb.ApprovalRecord:
+    record = pb.ApprovalRecord(workspace=row["workspace"], form=row["form"])
+    approval = record.approval
+    approval.execution_id, approval.id = row["execution_id"], f"{row['execution_id']}.{row['number']}"
+    approval.workflow, approval.node, approval.title = row["workflow"], row["node"], row["title"]
+    approval.assignees.extend(row["assignees"])
+    approval.required = row["required"]
+    approval.state = api.Approval.State.Value(row["state"])
+    for name in ("create_time", "expire_time"):
+        put_time(getattr(approval, name), row[name])
+    for made in row["decisions"]:
+        choice = api.Approval.Choice.Value(made["decision"])
+        shown = approval.decisions.add(caller=made["caller"], decision=choice, comment=made["comment"])
+        put_time(shown.time, made["time"])
+        record.decision_forms.append(orjson.dumps(made["form"]))
+    return record
+
+
+def put_error(error: api.Run.Error, row: Row) -> None:
+    if row["error_class"] is not None:
+        setattr(error, "class", _ERROR_CLASSES[row["error_class"]])
+        error.type, error.message = row["error_type"], row["error_message"]
+        error.fingerprint = row["error_fingerprint"]
 
 
 def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.EventRecord:
@@ -111,6 +146,9 @@ def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.Ev
         shown.node = key.node
     if number := getattr(event, "run", 0):
         shown.run_id = f"{execution_id}.{number}"
+    record.message_id = getattr(event, "message_id", "")
+    if isinstance(event, CommandRefused):
+        record.refusal_reason, record.refusal_message = event.reason, event.message
     final = event.state.value if isinstance(event, ExecutionFinished) else "RUNNING"
     shown.state = _EXECUTION_STATES[final]
     return record
@@ -151,12 +189,20 @@ def _plain(name: str, value: Any) -> Any:
             return value._asdict()
         case Consequences():
             return _shown_consequences(value)
+        case tuple() if name == "work":
+            return [_reopened(work) for work in value]
         case tuple() if name == "labels":
             return dict(value)
+        case tuple() if name == "works":
+            return [key.node for key in value]
         case _ if is_dataclass(value):
             return _object(value)
         case _:
             return value
+
+
+def _reopened(work: ReopenedWork) -> dict[str, Any]:
+    return work.key._asdict() | {"overrides": orjson.Fragment(work.overrides or b"null")}
 
 
 def _shown_consequences(then: Consequences) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from services.coordinator.app.owned_execution import ReceivedProgress, ReceivedR
 from services.coordinator.core.commands import (
     Command,
     Release,
+    ReportDeferred,
     ReportFailure,
     ReportHeldBack,
     ReportProgress,
@@ -22,6 +23,7 @@ from services.coordinator.core.commands import (
     ReportSuccess,
 )
 from services.coordinator.core.effects import GrantRun
+from services.coordinator.core.inputs import seen_work
 from services.coordinator.core.results import (
     ERROR_MESSAGE_MAX,
     ERROR_TYPE_MAX,
@@ -33,6 +35,7 @@ from services.coordinator.core.results import (
 from services.coordinator.core.run_ids import run_id, split_run_id
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
+from services.coordinator.core.workflow_state import seen_state
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 _CLASSES: Final[Mapping[int, ErrorClass]] = {
@@ -61,7 +64,13 @@ def run_of_key(key: str) -> int:
 
 
 def run_grant(
-    execution: Execution, effect: GrantRun, key: str, places_max: int, now: Instant, open_targets: Sequence[str] = ()
+    execution: Execution,
+    effect: GrantRun,
+    key: str,
+    completion_token: str,
+    places_max: int,
+    now: Instant,
+    open_targets: Sequence[str] = (),
 ) -> Grant:
     run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
@@ -70,20 +79,29 @@ def run_grant(
     message.node, message.module = node.id, node.runner_module
     message.iteration, message.generation, message.attempt = work.key.iteration, work.key.generation, run.attempt
     message.cursor, message.has_templates = work.cursor, work.is_templated
-    message.render_only, message.render_all = node.is_control, run.is_rendering
+    message.render_only = node.is_control and not node.has_control_inputs
+    message.render_all = run.is_rendering
     _put_documents(message, work)
     message.effect_key, message.traceparent = key, run.traceparent
+    if completion_token:
+        message.completion_token = completion_token
     message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
     message.places_max = places_max
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if work.is_templated:
         # Only templates read these.
-        message.state = execution.definition.initial_state
-        _put_data(message, execution, effect.outputs)
+        message.state = seen_state(execution, node)
+        if effect.item is not None:
+            message.item = effect.item
+        if node.until and not run.is_rendering:
+            message.until = node.until
+        if effect.without_output or node.reads_execution or node.undoes:
+            _put_facts(message, execution, effect)
+        _put_data(message, execution, work, effect.outputs)
     if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)
-    if execution.deadline:
+    if execution.deadline and not node.undoes:
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
         put_micros(message.execution_left, max(0, execution.deadline - now))
@@ -101,11 +119,40 @@ def _put_documents(message: pb.RunGrant, work: Work) -> None:
         documents = orjson.loads(rendered)
         message.config, message.inputs = orjson.dumps(documents["config"]), orjson.dumps(documents["inputs"])
     else:
-        message.config, message.inputs = work.node.config, work.node.runner_inputs
+        # The config of a control node with inputs is a part of these.
+        message.config = b"{}" if work.node.has_control_inputs else work.node.config
+        message.inputs = work.node.runner_inputs
+        if work.overrides and not work.node.is_control:
+            _put_overrides(message, work)
 
 
-def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:
-    """The input and the outputs. The largest are left to be fetched if all of them would make the grant too large."""
+def _put_overrides(message: pb.RunGrant, work: Work) -> None:
+    """What a person has laid over the inputs. Where there are templates, the runner does it after rendering."""
+    if work.is_templated:
+        message.input_overrides = work.overrides
+    else:
+        message.inputs = orjson.dumps(orjson.loads(work.node.inputs) | orjson.loads(work.overrides))
+
+
+def _put_facts(message: pb.RunGrant, execution: Execution, effect: GrantRun) -> None:
+    for other in effect.without_output:
+        shown = message.without_output[other.id]
+        shown.state = other.state
+        if other.error is not None:
+            shown.error_type, shown.error_message = other.error.type, other.error.message
+    node = effect.run.work.node
+    if node.undoes and execution.compensation is not None:
+        error = execution.compensation.error
+        shown_error = message.execution_error
+        shown_error.node, shown_error.type, shown_error.message = error.node, error.type, error.message
+    if node.reads_execution:
+        message.workflow_version = execution.origin.version
+        put_micros(message.execution_create_time, execution.origin.create_time)
+
+
+def _put_data(message: pb.RunGrant, execution: Execution, reader: Work, outputs: Sequence[tuple[str, Value]]) -> None:
+    """The input and the outputs that this work sees. The largest are left to be fetched if all of them would make the
+    grant too large."""
     input_ = execution.origin.input
     sizes = {name: len(value) for name, value in outputs if isinstance(value, bytes)} | {INPUT_KEY: len(input_)}
     left_out = _left_out(message, sizes)
@@ -114,9 +161,9 @@ def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tupl
     else:
         message.execution_input = input_
     for name, value in outputs:
-        run = execution.current[name].run
-        if name in left_out and run is not None:
-            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{run.number}", "", sizes[name]))
+        source = seen_work(execution, reader, name) if name in left_out else None
+        if source is not None and source.run is not None:
+            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{source.run.number}", "", sizes[name]))
         else:
             fill_output(message.outputs[name], value)
 
@@ -170,18 +217,18 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
         # An unknown class counts as transient, which loses the least.
         error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
         error = Error(error_class, failed.type[:ERROR_TYPE_MAX], failed.message[:ERROR_MESSAGE_MAX])
-        return _failure(report, number, error, micros_of(failed.retry_after))
+        return _failure(report, number, error, micros_of(failed.retry_after), _usable(failed.cursor))
     if outcome == "released":
         reason = release_reason(report.released.reason)
-        may_have_begun, cursor = report.released.may_have_begun, report.released.cursor
-        # An unusable cursor must not replace a usable one.
-        cursor = cursor if is_cursor(cursor) else b""
+        may_have_begun, cursor = report.released.may_have_begun, _usable(report.released.cursor)
         if report.released.reason == CIRCUIT_OPEN and (target := clamp_target(report.target)):
             return ReportHeldBack(number, epoch, target, instance_id=instance_id)
         return Release(number, epoch, reason, may_have_begun, cursor, instance_id=instance_id)
     if outcome == "stopped":
         start, end = micros_of(report.start_time), micros_of(report.end_time)
         return ReportStopped(number, epoch, start_time=start, end_time=end, instance_id=instance_id)
+    if outcome == "deferred":
+        return ReportDeferred(number, epoch, **_facts(report))
     return None
 
 
@@ -193,10 +240,21 @@ def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure
     return ReportSuccess(number, report.head.epoch, output=output, branch=done.branch, **_facts(report))
 
 
-def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span) -> ReportFailure:
+def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span, cursor: bytes = b"") -> ReportFailure:
     return ReportFailure(
-        number, report.head.epoch, error=error, random=random.random(), retry_after=retry_after, **_facts(report)
+        number,
+        report.head.epoch,
+        error=error,
+        random=random.random(),
+        retry_after=retry_after,
+        cursor=cursor,
+        **_facts(report),
     )
+
+
+def _usable(cursor: bytes) -> bytes:
+    """The cursor, or nothing: an unusable one must not replace a usable one."""
+    return cursor if is_cursor(cursor) else b""
 
 
 def _facts(report: pb.RunReport) -> dict[str, Any]:

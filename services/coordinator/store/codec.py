@@ -19,10 +19,11 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
-from services.coordinator.core.events import Event
+from services.coordinator.core.events import Event, ExecutionStarted
 from services.coordinator.core.values import Instant
 from services.coordinator.store.event_table import EVENT_TABLE
 from windlass.journal.v1.events_pb2 import Event as EventMessage
+from windlass.journal.v1.events_pb2 import ExecutionStarted as ExecutionStartedMessage
 from windlass.journal.v1.journal_pb2 import Append
 
 SCHEMA_VERSION: Final = 1
@@ -97,3 +98,12 @@ def _decoded(message: EventMessage, append: Append) -> Event | UnknownEvent:
         return UnknownEvent(append.schema_version)
     row = _BY_NAME[name]
     return row.event(time=append.time, **row.read(getattr(message, name)))
+
+
+def start_order(execution_id: str, started: ExecutionStarted) -> bytes:
+    """The StartOrder of an execution, from the first event of its journal."""
+    _, write = _WRITERS[ExecutionStarted]
+    message = ExecutionStartedMessage()
+    write(message, started)
+    message.origin.execution_id = execution_id
+    return message.origin.SerializeToString()

@@ -4,7 +4,7 @@ The message of an event has the name of its dataclass and the same field names. 
 (`FORMS`). A field that is empty (None, 0, "") is left out of the message and read back as the same. Where None is
 possible, only None is left out. The time of an event is that of its append.
 
-To add an event: its dataclass in `core/events.py` and its message in `protos/windlass/journal/v1/events.proto`. A type
+To add an event: its dataclass in `core/events/` and its message in `protos/windlass/journal/v1/events.proto`. A type
 that no event had before needs its form here. A stored field keeps its form and its meaning for ever. `RunLeased` and
 `RunSucceeded` are also written by hand below, so a new field of theirs is added there too. A test notices a field that
 was forgotten.
@@ -100,6 +100,21 @@ def _read_consequences(then: pb.Consequences) -> ev.Consequences:
     )
 
 
+def _write_reopened(to: Any, works: tuple[ev.ReopenedWork, ...]) -> None:
+    for work in works:
+        made = to.add(unresolved=work.unresolved, taken=work.taken, blocked=work.blocked, overrides=work.overrides)
+        _write_key(made.key, work.key)
+
+
+def _read_reopened(works: Any) -> tuple[ev.ReopenedWork, ...]:
+    return tuple(
+        [
+            ev.ReopenedWork(_read_key(each.key), each.unresolved, each.taken, each.blocked, each.overrides)
+            for each in works
+        ]
+    )
+
+
 def _write_value(to: pb.Value, value: values.Value) -> None:
     if isinstance(value, values.OutputRef):
         to.ref.key, to.ref.sha256, to.ref.size_bytes = value.key, value.sha256, value.size_bytes
@@ -120,6 +135,10 @@ def _write_labels(to: Any, labels: tuple[tuple[str, str], ...]) -> None:
 def _read_labels(labels: Any) -> tuple[tuple[str, str], ...]:
     # Maps have no order of their own.
     return tuple(sorted(labels.items()))
+
+
+def _write_texts(to: Any, texts: tuple[str, ...]) -> None:
+    to.extend(texts)
 
 
 def _message(write: Write, read: Callable[[Any], Any]) -> Form:
@@ -157,9 +176,11 @@ _VALUE: Final = _message(_write_value, _read_value)
 # The forms by the types of fields. Instants and spans are numbers, in µs.
 FORMS: Final[dict[Any, Form]] = {
     **dict.fromkeys((bool, int, float, str, bytes), Form()),
+    tuple[str, ...]: _message(_write_texts, tuple),
     values.WorkKey: _message(_write_key, _read_key),
     tuple[values.WorkKey, ...]: _message(_write_keys, _read_keys),
     ev.Consequences: _message(_write_consequences, _read_consequences),
+    tuple[ev.ReopenedWork, ...]: _message(_write_reopened, _read_reopened),
     values.Value: _VALUE,
     values.Value | None: _or_none(_VALUE),
     tuple[tuple[str, str], ...]: _message(_write_labels, _read_labels),
@@ -167,12 +188,16 @@ FORMS: Final[dict[Any, Form]] = {
     values.FailureReason | None: _enum(values.FailureReason, pb.FailureReason),
     values.ExecutionState: _enum(values.ExecutionState, pb.FinalState),
     values.ReleaseReason: _enum(values.ReleaseReason, pb.ReleaseReason),
+    values.DeadLetterResolution: _enum(values.DeadLetterResolution, pb.DeadLetterResolution),
     ev.WaitKind: _enum(ev.WaitKind, pb.WaitKind),
     ev.WaitOutcome: _enum(ev.WaitOutcome, pb.WaitOutcome),
+    values.ApprovalChoice: _enum(values.ApprovalChoice, pb.ApprovalChoice),
+    values.ApprovalState | None: _enum(values.ApprovalState, pb.ApprovalState),
 }
 _FAILURE: Final = _nested(values.FinalError)
 FORMS[values.FinalError] = _FAILURE
 FORMS[values.FinalError | None] = _or_none(_FAILURE)
+FORMS[values.OutputRef | None] = _or_none(_nested(values.OutputRef))
 FORMS[values.Error] = _nested(values.Error)
 FORMS[RetryPolicy] = _nested(RetryPolicy)
 # The origin is stored as a StartOrder, whose time is a Timestamp.

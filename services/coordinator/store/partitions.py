@@ -1,4 +1,4 @@
-"""The monthly partitions of journal, executions and runs.
+"""The monthly partitions of journal, executions, runs and approvals.
 
 Months whose executions have all ended long ago are dropped. An execution belongs to the month in which it was created,
 so one that sleeps for a year keeps its month. Rows without a partition of their month are deleted one by one.
@@ -45,10 +45,26 @@ WITH old AS MATERIALIZED (
   DELETE FROM journal_default j USING old WHERE j.execution_id = old.execution_id
 ), attempts AS (
   DELETE FROM runs_default r USING old WHERE r.execution_id = old.execution_id
+), asked AS (
+  DELETE FROM approvals_default a USING old WHERE a.execution_id = old.execution_id
 )
 DELETE FROM executions_default e USING old WHERE e.execution_id = old.execution_id
 """
 _OLDEST_REST: Final = "SELECT min(execution_id::text) FROM executions_default"
+
+
+_DELETE_DEAD_LETTERS: Final = """
+DELETE FROM dead_letters d USING (
+  SELECT execution_id, number FROM dead_letters
+  WHERE quarantine_time < now() - make_interval(secs => %s::float8) LIMIT 1000
+) old
+WHERE d.execution_id = old.execution_id AND d.number = old.number
+"""
+
+
+async def forget_dead_letters(database: Database, kept_seconds: float) -> int:
+    """Delete some that are older; returns how many."""
+    return await database.execute(_DELETE_DEAD_LETTERS, (kept_seconds,))
 
 
 async def make_ahead(database: Database, months: int) -> int:

@@ -3,7 +3,20 @@ test compares the two. The columns of `executions` and `runs` are those of `core
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, Uuid
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    Uuid,
+    func,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from services.chassis.postgres.columns import TIME, key, needed, optional
@@ -50,6 +63,8 @@ executions: Final = Table(
     postgresql_partition_by="RANGE (execution_id)",
 )
 Index("executions_workspace", executions.c.workspace, executions.c.execution_id)
+_PARENT: Final = func.nullif(executions.c.parent_execution_id, "")
+Index("executions_parent", _PARENT, executions.c.execution_id, postgresql_where=_PARENT.is_not(None))
 
 runs: Final = Table(
     "runs",
@@ -69,6 +84,21 @@ runs: Final = Table(
     postgresql_partition_by="RANGE (execution_id)",
 )
 
+approvals: Final = Table(
+    "approvals",
+    metadata,
+    *key(_ID, "execution_id"),
+    *key(Integer, "number"),
+    *needed(Integer, "required"),
+    *needed(TIME, "create_time"),
+    *optional(TIME, "expire_time"),
+    *needed(Text, "state workspace workflow node title"),
+    *needed(LargeBinary, "form"),
+    *needed(JSONB, "assignees decisions"),
+    postgresql_partition_by="RANGE (execution_id)",
+)
+Index("approvals_workspace", approvals.c.workspace, approvals.c.execution_id, approvals.c.number)
+
 circuits: Final = Table(
     "circuits",
     metadata,
@@ -79,5 +109,26 @@ circuits: Final = Table(
     *needed(JSONB, "outcomes permits waiting"),
     *optional(TIME, "open_time retry_time last_failure_time"),
 )
+
+dead_letters: Final = Table(
+    "dead_letters",
+    metadata,
+    *key(_ID, "execution_id"),
+    *key(Integer, "number"),
+    *needed(Integer, "version iteration generation attempts"),
+    *needed(TIME, "quarantine_time"),
+    *optional(TIME, "resolve_time"),
+    *needed(Text, "workspace workflow node module reason resolution reviewer notes"),
+    *optional(Text, "error_class error_type error_message error_fingerprint"),
+)
+Index(
+    "dead_letters_listed",
+    dead_letters.c.workspace,
+    dead_letters.c.quarantine_time,
+    dead_letters.c.execution_id,
+    dead_letters.c.number,
+)
+
+Index("dead_letters_age", dead_letters.c.quarantine_time, postgresql_using="brin")
 
 runner_sessions: Final = session_table("runner_sessions", metadata)

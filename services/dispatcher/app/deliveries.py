@@ -73,7 +73,7 @@ class Deliveries:
             if delivery.is_refused:
                 full.add(message.execution_id)
                 answers[n] = _full(message)
-            elif delivery.was_woken:
+            elif delivery.was_woken or (message.row is not None and delivery.holder is None):
                 self._inbox.work_in(delivery.workspace, is_ends_only=delivery.is_ends_only)
             elif delivery.holder is not None:
                 self._post(delivery.holder, [message.body])

@@ -26,6 +26,7 @@ class PollLoop:
         ended: Callable[[Sequence[str]], None],
         ask_holder: Callable[[str, Sequence[tuple[str, int]]], None],
         post: Callable[[str, Sequence[bytes]], None],
+        tell_parents: Callable[[], Awaitable[None]],
         clock: Clock,
         every_seconds: float,
     ) -> None:
@@ -36,6 +37,7 @@ class PollLoop:
         self._ended = ended
         self._ask_holder = ask_holder
         self._post = post
+        self._tell_parents = tell_parents
         self._clock = clock
         self._every_seconds = every_seconds
         # Every fourth round polls. The grants of a dead replica must not wait that long, nor messages: a coordinator
@@ -50,7 +52,7 @@ class PollLoop:
     async def run_once(self) -> None:
         steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_lost_grants, self.send_again]
         if self._round % 4 == 0:
-            steps += [self.poll, self.end_unheld]
+            steps += [self.poll, self.end_unheld, self.tell_parents]
         self._round += 1
         failed: dict[str, str] = {}
         for step in steps:
@@ -69,6 +71,10 @@ class PollLoop:
         gone = await self._housekeeping.holders_gone()
         if gone:
             self._ended(gone)
+
+    async def tell_parents(self) -> None:
+        """Parents of children that have become dead letters."""
+        await self._tell_parents()
 
     async def ask_for_lost_grants(self) -> None:
         for holder, leases in (await self._housekeeping.lost_grants()).items():

@@ -10,6 +10,7 @@ from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.items import (
     Admission,
     Delivery,
+    GivenUp,
     LateReason,
     LeaseBegun,
     LeaseFinished,
@@ -47,6 +48,8 @@ class Leases(Protocol):
 
     async def hand_back(self, leases: Sequence[tuple[str, int]], begun: Collection[str] = ()) -> Sequence[Requeued]: ...
 
+    async def keep_open(self, leases: Sequence[tuple[str, int]]) -> Sequence[Requeued]: ...
+
     async def note_begun(self, leases: Sequence[tuple[str, int]]) -> None: ...
 
     async def end(self, instances: Sequence[str]) -> Sequence[Requeued]: ...
@@ -66,6 +69,15 @@ class Housekeeping(Protocol):
         ...
 
     async def holders_gone(self) -> Sequence[str]: ...
+
+    async def untold(self, after: str) -> Sequence[GivenUp]:
+        """Some of the dead letters whose parents have yet to learn of them, in the order of their ids, behind this
+        one."""
+        ...
+
+    async def note_told(self, execution_ids: Sequence[str]) -> None:
+        """Their parents know, or they have none."""
+        ...
 
     async def measure(self) -> Sequence[Measure]: ...
 

@@ -7,7 +7,7 @@ lease alone that another holder has by now, so the order does not matter here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from services.chassis.lease.frames import RefusedReport
@@ -18,7 +18,7 @@ from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.backlog import Backlog
 from services.dispatcher.app.ports import CoordinatorSession, Leases, PendingReport
-from services.dispatcher.core.items import LeaseBegun, LeaseReleased, State
+from services.dispatcher.core.items import LeaseBegun, LeaseFinished, LeaseReleased, State
 
 log = logger(__name__)
 
@@ -110,6 +110,7 @@ class Returns:
         return True
 
     async def _answer_late(self, late: list[PendingReport[Any]]) -> None:
+        late = await self._without_reopened(late)
         reasons = await self._leases.reasons([each.report for each in late])
         for each, reason in zip(late, reasons, strict=True):
             if reason is None:
@@ -118,6 +119,23 @@ class Returns:
             else:
                 each.holder.refuse_reports([RefusedReport(each.report_id, reason)])
                 self._metrics.late(each.report, each.holder.instance_id, reason)
+
+    async def _without_reopened(self, late: list[PendingReport[Any]]) -> list[PendingReport[Any]]:
+        """An end that has changed nothing may be that of an execution which a message is to reopen."""
+        ended = [each.report for each in late if isinstance(each.report, LeaseFinished)]
+        if not ended:
+            return late
+        requeued = await self._leases.keep_open([(report.execution_id, report.epoch) for report in ended])
+        if not requeued:
+            return late
+        self._inbox.requeued(requeued)
+        ids = {row.execution_id for row in requeued}
+        acknowledge([each for each in late if _is_end_of(each, ids)])
+        return [each for each in late if not _is_end_of(each, ids)]
+
+
+def _is_end_of(pending: PendingReport[Any], execution_ids: Collection[str]) -> bool:
+    return isinstance(pending.report, LeaseFinished) and pending.report.execution_id in execution_ids
 
 
 def acknowledge(reports: Iterable[PendingReport[Any]]) -> None:

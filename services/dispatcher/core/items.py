@@ -135,6 +135,13 @@ class Requeued(NamedTuple):
     is_ends_only: bool
 
 
+class RowToMake(NamedTuple):
+    """The row of an execution that a message may reopen. It is made if there is none."""
+
+    priority: int
+    start: bytes
+
+
 class MailboxMessage(NamedTuple):
     """A message for an execution."""
 
@@ -145,6 +152,8 @@ class MailboxMessage(NamedTuple):
     body: bytes
     # It asks to end the execution. A queued execution then needs no slot any more.
     is_ending: bool
+    # Set if it may reopen the execution. Its workspace is set then.
+    row: RowToMake | None = None
 
 
 class Delivery(NamedTuple):
@@ -187,6 +196,20 @@ class Measure(NamedTuple):
     lease_age_seconds: float
 
 
+class QueuePlace(NamedTuple):
+    """Where an execution stands in the queue of its workspace."""
+
+    state: State
+    enqueue_time: datetime
+    wake_time: datetime | None
+    # Executions of the workspace that go before it, if it is PENDING.
+    ahead: int
+    slots_taken: int
+    slots_max: int
+    # Some executions that hold the slots, longest first.
+    holders: Sequence[str]
+
+
 class QueuedRow(NamedTuple):
     """A row as the api shows it."""
 
@@ -197,6 +220,30 @@ class QueuedRow(NamedTuple):
     failure_reason: str
     failure_message: str
     failure_time: datetime | None
+    # What a person has decided about a FAILED row: "" or DISCARDED.
+    resolution: str = ""
+    reviewer: str = ""
+    notes: str = ""
+    resolve_time: datetime | None = None
+
+
+class FailedPlace(NamedTuple):
+    """The place of a FAILED row in the order of lists."""
+
+    failure_time: datetime
+    execution_id: str
+
+
+class GivenUp(NamedTuple):
+    """A row that has become a dead letter. If it is a child, its parent has yet to learn so."""
+
+    execution_id: str
+    # Serialized StartOrder.
+    start: bytes
+    failure_reason: str
+    failure_message: str
+    # Microseconds since 1970.
+    failure_us: int
 
 
 class UsedRequest(NamedTuple):

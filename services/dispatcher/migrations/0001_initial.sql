@@ -37,6 +37,8 @@ CREATE TABLE queue (
   urgent          boolean NOT NULL DEFAULT false, -- it was granted before, so it goes ahead of new executions
   ends_only       boolean NOT NULL DEFAULT false, -- it will only be ended, so it needs and holds no slot
   begun           boolean NOT NULL DEFAULT false, -- a holder has said that its journal has begun
+  parent_told     boolean NOT NULL DEFAULT false, -- of a FAILED row: its parent knows, or it has none
+  reopens         boolean NOT NULL DEFAULT false, -- a message that came to its holder may reopen it: it outlives its end
   epoch           bigint NOT NULL DEFAULT 0,     -- of the newest grant; 0 = never granted
   holder          text,                          -- instance of the coordinator, while CLAIMED or DISPATCHED
   enqueue_time    timestamptz NOT NULL,
@@ -51,6 +53,11 @@ CREATE TABLE queue (
   failure_time    timestamptz,
   failure_reason  text,
   failure_message text,
+  -- What a person has decided about a FAILED row: NULL or DISCARDED. One that is requeued is PENDING again.
+  resolution      text,
+  resolve_time    timestamptz,
+  reviewer        text,
+  notes           text,
   request_id      text,
   start           bytea NOT NULL                 -- StartOrder
 ) WITH (
@@ -76,6 +83,7 @@ CREATE INDEX queue_wakes ON queue (wake_time) WHERE state = 4 AND wake_time IS N
 CREATE INDEX queue_deadlines ON queue (deadline_time)
   WHERE state = 1 AND NOT ends_only AND deadline_time IS NOT NULL;
 CREATE INDEX queue_dead ON queue (failure_time) WHERE state = 5;
+CREATE INDEX queue_untold ON queue (execution_id) WHERE state = 5 AND NOT parent_told;
 CREATE INDEX queue_listed ON queue (workspace, execution_id);
 
 -- The request ids of starts, kept for as long as a caller may repeat them.

@@ -14,6 +14,7 @@ from services.chassis.lease.frames import Grant
 from services.chassis.telemetry.tracing import may_be_sampled
 from services.dispatcher.core.items import (
     Claim,
+    GivenUp,
     LeaseBegun,
     LeaseFinished,
     LeaseParked,
@@ -22,6 +23,8 @@ from services.dispatcher.core.items import (
     MailboxMessage,
     NewStart,
     QueuedRow,
+    QueuePlace,
+    RowToMake,
     WorkspaceLimits,
 )
 from services.dispatcher.rpc.spans import emit_grant
@@ -156,7 +159,8 @@ def clean(text: str) -> str:
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def mailbox_message_of(message: sessions_pb2.ExecutionMessage, workspace: str) -> MailboxMessage:
+def mailbox_message_of(request: queue_pb2.DeliverRequest) -> MailboxMessage:
+    message, workspace = request.message, request.workspace
     if not 0 < len(message.message_id) <= MESSAGE_ID_CHARACTERS_MAX:
         raise Refusal("INVALID_REQUEST", f"a message_id has 1 to {MESSAGE_ID_CHARACTERS_MAX} characters")
     if not is_execution_id(message.execution_id):
@@ -166,7 +170,29 @@ def mailbox_message_of(message: sessions_pb2.ExecutionMessage, workspace: str) -
     if not kept.HasField("create_time"):
         kept.create_time.GetCurrentTime()
     is_ending = kept.WhichOneof("body") == "cancel"
-    return MailboxMessage(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending)
+    row = _row_to_make(request.start, message.execution_id, workspace) if request.HasField("start") else None
+    return MailboxMessage(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending, row)
+
+
+def _row_to_make(start: start_pb2.StartOrder, execution_id: str, workspace: str) -> RowToMake:
+    if start.execution_id != execution_id or not workspace or start.workspace != workspace:
+        raise Refusal("INVALID_REQUEST", "the start is that of another execution")
+    return RowToMake(start.priority or PRIORITY_DEFAULT, start.SerializeToString())
+
+
+def given_up_message(given_up: GivenUp) -> MailboxMessage | None:
+    """The news for the parent; None: the execution has no parent."""
+    order = start_pb2.StartOrder.FromString(given_up.start)
+    if not is_execution_id(order.parent_execution_id):
+        return None
+    message = sessions_pb2.ExecutionMessage(
+        message_id=f"child:{given_up.execution_id}:given_up:{given_up.failure_us}",
+        execution_id=order.parent_execution_id,
+    )
+    ended = message.child_ended
+    ended.child_execution_id = given_up.execution_id
+    ended.given_up.reason, ended.given_up.message = given_up.failure_reason, given_up.failure_message
+    return mailbox_message_of(queue_pb2.DeliverRequest(message=message, workspace=order.workspace))
 
 
 def queued_of(row: QueuedRow) -> queue_pb2.Queued:
@@ -175,8 +201,29 @@ def queued_of(row: QueuedRow) -> queue_pb2.Queued:
         failure_reason=row.failure_reason,
         failure_message=row.failure_message,
         dispatch_attempts=row.attempts,
+        resolution=row.resolution,
+        reviewer=row.reviewer,
+        notes=row.notes,
     )
     queued.start.ParseFromString(row.start)
     if row.failure_time is not None:
         queued.failure_time.FromDatetime(row.failure_time)
+    if row.resolve_time is not None:
+        queued.resolve_time.FromDatetime(row.resolve_time)
     return queued
+
+
+def place_of(place: QueuePlace | None) -> queue_pb2.GetQueuePlaceResponse:
+    if place is None:
+        return queue_pb2.GetQueuePlaceResponse()
+    response = queue_pb2.GetQueuePlaceResponse(
+        state=queue_pb2.Queued.State.ValueType(int(place.state)),
+        ahead=place.ahead,
+        slots_taken=place.slots_taken,
+        slots_max=place.slots_max,
+        holders=place.holders,
+    )
+    response.enqueue_time.FromDatetime(place.enqueue_time)
+    if place.wake_time is not None:
+        response.wake_time.FromDatetime(place.wake_time)
+    return response

@@ -13,13 +13,13 @@ from typing import Final
 
 from services.dispatcher.store.slots import FREE_SLOTS
 
-# The epoch is tested in the statement that deletes.
+# The epoch is tested in the statement that deletes. A row that a message may reopen stays (leases.py).
 FINISH: Final = b"""
 WITH report AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2) WITH ORDINALITY AS t (execution_id, epoch, n)
 ), gone AS (
   DELETE FROM dispatcher.queue q USING report t
-  WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)
+  WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3) AND NOT q.reopens
   RETURNING t.n, q.workspace, q.execution_id
 ), unread AS (
   DELETE FROM dispatcher.mailbox m USING gone WHERE m.execution_id = gone.execution_id

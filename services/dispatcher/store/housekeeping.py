@@ -14,16 +14,18 @@ from services.chassis.postgres.arrays import Texts
 from services.chassis.postgres.compiled import Composed, seconds
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
-from services.dispatcher.core.items import Measure, Requeued, State
+from services.dispatcher.core.items import GivenUp, Measure, Requeued, State
 from services.dispatcher.store.tables import (
     coordinator_sessions,
     execution_id_text,
+    is_asked_for,
     is_dead,
     is_going,
     is_held,
     is_in,
     is_parked,
     is_pending,
+    is_untold,
     is_waiting,
     lease_arrays,
     locked_leases,
@@ -134,6 +136,21 @@ _DEAD: Final = (
 _FORGET_DEAD_LETTERS: Final = Composed(sa.delete(queue).where(queue.c.execution_id == _DEAD.c.execution_id))
 
 
+_UNTOLD: Final = Composed(
+    sa.select(
+        execution_id_text,
+        queue.c.start,
+        func.coalesce(queue.c.failure_reason, ""),
+        func.coalesce(queue.c.failure_message, ""),
+        sa.cast(sa.extract("epoch", queue.c.failure_time) * 1_000_000, sa.BigInteger),
+    )
+    .where(is_untold, queue.c.execution_id > sa.cast(sa.bindparam("after", type_=sa.Text), queue.c.execution_id.type))
+    .order_by(queue.c.execution_id)
+    .limit(200)
+)
+_NOTE_TOLD: Final = Composed(sa.update(queue).where(is_asked_for, is_dead).values(parent_told=True))
+
+
 _IS_LIVE: Final = sa.exists().where(
     coordinator_sessions.c.instance_id == queue.c.holder, coordinator_sessions.c.state == "LIVE"
 )
@@ -179,6 +196,15 @@ class PostgresHousekeeping:
     async def holders_gone(self) -> list[str]:
         """Instances that hold executions and are not live."""
         return [row[0] for row in await self._database.fetch(*_UNHELD())]
+
+    async def untold(self, after: str) -> list[GivenUp]:
+        """Some of the dead letters whose parents have yet to learn of them, behind this id."""
+        return [GivenUp(*row) for row in await self._database.fetch(*_UNTOLD(after=after))]
+
+    async def note_told(self, execution_ids: Sequence[str]) -> None:
+        crash_point("dispatcher.note_told.before_commit")
+        await self._database.execute(*_NOTE_TOLD(execution_ids=Texts(execution_ids)))
+        crash_point("dispatcher.note_told.after_commit")
 
     async def measure(self) -> list[Measure]:
         return [Measure(*row) for row in await self._database.fetch(*_MEASURE())]

@@ -42,6 +42,13 @@ _HAND_BACK: Final = Composed(
     )
     .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
 )
+# An execution has ended, and a message that may reopen it has come meanwhile.
+_KEEP_OPEN: Final = Composed(
+    update(queue)
+    .where(queue.c.execution_id == _GIVEN.c.execution_id, queue.c.reopens)
+    .values(state=int(State.PENDING), urgent=True, begun=True, reopens=False, holder=None, granted_time=None)
+    .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
+)
 _LOCKED: Final = locked_leases(*State)
 _NOTE_BEGUN: Final = Composed(
     update(queue).where(queue.c.execution_id == _LOCKED.c.execution_id, ~queue.c.begun).values(begun=True)
@@ -87,6 +94,7 @@ _FAIL_ONE: Final = Composed(
         failure_reason=func.nullif(bindparam("reason", type_=Text), ""),
         failure_message=func.nullif(bindparam("message", type_=Text), ""),
         failure_time=case((bindparam("is_dead", type_=Boolean), func.clock_timestamp())),
+        parent_told=False,
     )
 )
 
@@ -104,6 +112,15 @@ class PostgresLeases:
         have_begun = Texts([execution_id for execution_id, _ in leases if execution_id in begun])
         rows = await self._database.fetch(*_HAND_BACK(execution_ids=ids, epochs=epochs_given, begun_ids=have_begun))
         crash_point("dispatcher.hand_back.after_commit")
+        return [Requeued(*row) for row in rows]
+
+    async def keep_open(self, leases: Sequence[tuple[str, int]]) -> list[Requeued]:
+        """Takes execution and epoch of each lease whose execution has ended. Those that a message may reopen are queued
+        again."""
+        crash_point("dispatcher.keep_open.before_commit")
+        ids, epochs_given = lease_arrays(leases)
+        rows = await self._database.fetch(*_KEEP_OPEN(execution_ids=ids, epochs=epochs_given))
+        crash_point("dispatcher.keep_open.after_commit")
         return [Requeued(*row) for row in rows]
 
     async def note_begun(self, leases: Sequence[tuple[str, int]]) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Text, any_, bindparam, delete, exists, func, literal_column, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from services.chassis.postgres.arrays import Bools, Bytes, Texts
+from services.chassis.postgres.arrays import Array, Bools, Bytes, Ints, Texts
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
@@ -25,14 +25,25 @@ _LOCK: Final = Composed(
     select(literal_column("1")).where(is_asked_for).order_by(queue.c.execution_id).with_for_update()
 )
 
+# The rows of executions that a message may reopen. They were granted before, so they have an epoch and go first.
+# This is raw SQL like the statement below.
+_MAKE_ROWS: Final = """
+INSERT INTO dispatcher.queue (execution_id, workspace, state, priority, urgent, begun, epoch, enqueue_time, start)
+SELECT DISTINCT ON (execution_id) execution_id, workspace, 1, priority, true, true, nextval('dispatcher.epochs'), now(),
+       start
+FROM unnest(%s::text[]::uuid[], %s, %s, %s) AS t (execution_id, workspace, priority, start)
+ORDER BY execution_id
+ON CONFLICT (execution_id) DO NOTHING
+"""
+
 # A message that is stored already counts once and is accepted again. One that finds no room wakes nothing. This is raw
 # SQL, because its windows over arrays would be harder to read when composed.
 _DELIVER: Final = f"""
 WITH message AS MATERIALIZED (
-  SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s) WITH ORDINALITY
-    AS t (message_id, execution_id, workspace, body, is_ending, n)
+  SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s, %s) WITH ORDINALITY
+    AS t (message_id, execution_id, workspace, body, is_ending, may_reopen, n)
 ), found AS MATERIALIZED (
-  SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, q.workspace, q.holder,
+  SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, t.may_reopen, q.workspace, q.holder,
          NOT EXISTS (SELECT 1 FROM dispatcher.mailbox m WHERE m.message_id = t.message_id) AS is_new
   FROM message t JOIN dispatcher.queue q USING (execution_id)
   WHERE (t.workspace = '' OR t.workspace = q.workspace) AND q.state <> 5
@@ -53,6 +64,9 @@ WITH message AS MATERIALIZED (
   INSERT INTO dispatcher.mailbox (message_id, execution_id, body)
   SELECT message_id, execution_id, body FROM judged WHERE NOT is_refused ORDER BY n
   ON CONFLICT (message_id) DO NOTHING
+), kept_open AS (
+  UPDATE dispatcher.queue q SET reopens = true FROM judged f
+  WHERE q.execution_id = f.execution_id AND f.may_reopen AND NOT f.is_refused AND q.state IN (2, 3) AND NOT q.reopens
 ), woken AS (
   UPDATE dispatcher.queue q SET state = 1, wake_time = NULL, ends_only = q.ends_only OR f.is_ending
   FROM (
@@ -102,6 +116,20 @@ _SWEEP: Final = Composed(
 )
 
 
+def _rows_to_make(messages: Sequence[MailboxMessage]) -> list[tuple[str, tuple[Array, ...]]]:
+    """The statement that makes them, if there are any."""
+    made = [(message, message.row) for message in messages if message.row is not None]
+    if not made:
+        return []
+    arrays = (
+        Texts([message.execution_id for message, _ in made]),
+        Texts([message.workspace for message, _ in made]),
+        Ints([row.priority for _, row in made]),
+        Bytes([row.start for _, row in made]),
+    )
+    return [(_MAKE_ROWS, arrays)]
+
+
 class PostgresMailbox:
     def __init__(self, database: Database, *, redeliver_seconds: float) -> None:
         self._database = database
@@ -118,9 +146,11 @@ class PostgresMailbox:
             Texts([message.workspace for message in messages]),
             Bytes([message.body for message in messages]),
             Bools([message.is_ending for message in messages]),
+            Bools([message.row is not None for message in messages]),
         )
+        rows_to_make = _rows_to_make(messages)
         crash_point("dispatcher.deliver.before_commit")
-        _, rows = await self._database.pipeline([_LOCK(execution_ids=ids), (_DELIVER, given)])
+        *_, rows = await self._database.pipeline([*rows_to_make, _LOCK(execution_ids=ids), (_DELIVER, given)])
         crash_point("dispatcher.deliver.after_commit")
         deliveries: list[Delivery | None] = [None] * len(messages)
         for n, workspace, holder, ends_only, is_refused in rows:

@@ -34,12 +34,12 @@ queue: Final = sa.Table(
     *key(_ID, "execution_id"),
     *needed(sa.Text, "workspace"),
     *needed(sa.SmallInteger, "state priority attempts"),
-    *needed(sa.Boolean, "urgent ends_only begun"),
+    *needed(sa.Boolean, "urgent ends_only begun parent_told reopens"),
     *needed(sa.BigInteger, "epoch"),
-    *optional(sa.Text, "holder request_id failure_reason failure_message"),
+    *optional(sa.Text, "holder request_id failure_reason failure_message resolution reviewer notes"),
     *needed(TIME, "enqueue_time"),
     *needed(sa.DateTime, "order_time"),
-    *optional(TIME, "granted_time wake_time deadline_time failure_time"),
+    *optional(TIME, "granted_time wake_time deadline_time failure_time resolve_time"),
     *needed(sa.LargeBinary, "start"),
 )
 
@@ -72,6 +72,8 @@ sa.Index("queue_held", queue.c.holder, postgresql_where=is_held)
 sa.Index("queue_wakes", queue.c.wake_time, postgresql_where=is_parked & queue.c.wake_time.is_not(None))
 sa.Index("queue_deadlines", queue.c.deadline_time, postgresql_where=is_waiting & queue.c.deadline_time.is_not(None))
 sa.Index("queue_dead", queue.c.failure_time, postgresql_where=is_dead)
+is_untold: Final = is_dead & ~queue.c.parent_told
+sa.Index("queue_untold", queue.c.execution_id, postgresql_where=is_untold)
 sa.Index("queue_listed", queue.c.workspace, queue.c.execution_id)
 
 # `execution_ids` are given as `Texts`.

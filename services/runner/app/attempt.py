@@ -20,7 +20,16 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering, with_parts
 from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
-from services.runner.core.job import AttemptOutcome, Job, OutputMissing, Released, RunLease, StoredOutput, Succeeded
+from services.runner.core.job import (
+    AttemptOutcome,
+    Deferred,
+    Job,
+    OutputMissing,
+    Released,
+    RunLease,
+    StoredOutput,
+    Succeeded,
+)
 from services.runner.core.plain import are_plain_conditions, is_plain_document, weight_of_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.definition.limits import ATTEMPT_SECONDS_MAX
@@ -83,7 +92,7 @@ def read(job: Job, module: Module) -> Reading:
     """Parse the job. Every text in the raw members counts as an expression: the module is going to evaluate it."""
     config, inputs = orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
     raw = {key: config.pop(key) for key in module.raw_config if key in config}
-    documents, data_bytes = {"config": config, "inputs": inputs}, _data_bytes(job)
+    documents, data_bytes = {"config": config, "inputs": inputs}, bytes_of_data(job)
     weight = weight_of_document(documents) if job.has_templates else 0
     has_plain_documents = is_plain_document(weight, data_bytes)
     is_plain = has_plain_documents and are_plain_conditions(raw, data_bytes)
@@ -101,20 +110,22 @@ def prepare(
     def scope() -> dict[str, Any]:
         """Only plain templates see the data in this process, so it is parsed for them alone."""
         nonlocal parsed
-        parsed = parsed or with_parts(_scope(job), _data(job, loaded))
+        parsed = parsed or with_parts(scope_of(job), data_of(job, loaded))
         return parsed
 
     def evaluate(expression: str) -> Any:
-        if are_plain_conditions(expression, _data_bytes(job)):
+        if are_plain_conditions(expression, bytes_of_data(job)):
             return rendering.renderer.evaluate(expression, scope())
-        return rendering.children.of(job.workspace).evaluate(expression, _scope(job), _data(job, loaded))
+        return rendering.children.of(job.workspace).evaluate(expression, scope_of(job), data_of(job, loaded))
 
     documents = reading.documents
     if not reading.has_plain_documents:
-        documents = rendering.children.of(job.workspace).render(documents, _scope(job), _data(job, loaded))
+        documents = rendering.children.of(job.workspace).render(documents, scope_of(job), data_of(job, loaded))
     elif reading.has_templates:
         documents = rendering.renderer.render(documents, scope())
     config, inputs = documents["config"] | reading.raw, documents["inputs"]
+    if job.input_overrides:
+        inputs = inputs | orjson.loads(job.input_overrides)
     context = _context(job, evaluate, traceparent)
     inputs_hash, config_hash = _hash(inputs, "inputs: the rendered value"), _hash(config, "config: the rendered value")
     return Attempt(job, module, context, inputs, config, inputs_hash, config_hash)
@@ -135,6 +146,7 @@ def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Cont
         log=RunLog(job),
         evaluate=evaluate,
         traceparent=traceparent,
+        completion_token=job.completion_token,
         open_targets=job.open_targets,
     )
 
@@ -144,7 +156,7 @@ def call_inline(attempt: Attempt) -> AttemptOutcome:
     try:
         _name_target(attempt)
         returned = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
-        return _encoded(returned)
+        return _outcome(attempt.context, returned)
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         return _outcome_of(error, attempt.context)
 
@@ -166,7 +178,7 @@ async def call(attempt: Attempt, threads: ModuleThreads, module_loop: ModuleLoop
         _name_target(attempt)
         async with asyncio.timeout(timeout) as limit:
             if attempt.module.is_async:
-                returned: Succeeded = await module_loop.call(task_name(attempt.job), _awaited, function, *given)
+                returned: AttemptOutcome = await module_loop.call(task_name(attempt.job), _awaited, function, *given)
             else:
                 returned = await threads.call(_called, function, *given)
             return returned
@@ -196,12 +208,17 @@ def task_name(job: Job) -> str:
     return f"run {job.run_id}"
 
 
-def _called(function: Callable[..., Any], *given: Any) -> Succeeded:
-    return _encoded(function(*given))
+def _called(function: Callable[..., Any], context: Context, *given: Any) -> AttemptOutcome:
+    return _outcome(context, function(context, *given))
 
 
-async def _awaited(function: Callable[..., Awaitable[Any]], *given: Any) -> Succeeded:
-    return _encoded(await function(*given))
+async def _awaited(function: Callable[..., Awaitable[Any]], context: Context, *given: Any) -> AttemptOutcome:
+    return _outcome(context, await function(context, *given))
+
+
+def _outcome(context: Context, returned: Any) -> AttemptOutcome:
+    """A module that has deferred its work returns whatever it likes, perhaps the token: it is not kept anywhere."""
+    return Deferred() if context.deferred else _encoded(returned)
 
 
 async def stored(outcome: AttemptOutcome, outputs: Outputs, lease: RunLease) -> AttemptOutcome:
@@ -267,23 +284,34 @@ def _deadline(job: Job) -> datetime:
     return datetime.fromtimestamp(min(own, job.deadline_ns / 1e9) if job.deadline_ns else own, UTC)
 
 
-def _data_bytes(job: Job) -> int:
+def bytes_of_data(job: Job) -> int:
     """The size of everything that the templates of the job can see."""
-    data = (job.execution_input, job.state, *job.outputs.values())
+    data = (job.execution_input, job.state, job.item, job.error, *job.outputs.values(), *job.without_output.values())
     return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
-def _scope(job: Job) -> dict[str, Any]:
+def scope_of(job: Job) -> dict[str, Any]:
     """What templates see besides the data."""
-    return {"execution": {"id": job.execution_id, "workflow": job.workflow}, "nodes": {}}
+    execution: dict[str, Any] = {"id": job.execution_id, "workflow": job.workflow}
+    if job.version:
+        execution |= {"version": job.version, "create_time": job.create_time}
+    nodes = {node: {"state": "SUCCESS", "error": None} for node in job.outputs}
+    scope: dict[str, Any] = {"execution": execution, "nodes": nodes}
+    return scope | {"index": job.iteration - 1} if job.iteration else scope
 
 
-def _data(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]:
+def data_of(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]:
     """The data that templates see, as JSON by its path."""
     assert isinstance(job.execution_input, bytes), "the worker has fetched it"
     data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
+    if job.item:
+        data["item",] = job.item
+    if job.error:
+        data["error",] = job.error
     for node, value in job.outputs.items():
         data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
+    for node, value in job.without_output.items():
+        data["nodes", node] = value
     return data
 
 

@@ -51,8 +51,9 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Holder, Outputs
 from services.runner.app.rendering import Rendering, WaitedTooLong
 from services.runner.app.run_reports import RunReports, emit_run, failure_around, span_of
+from services.runner.app.turns import decided
 from services.runner.core.giving_way import gives_way_after
-from services.runner.core.job import AttemptOutcome, Job, News, StoredOutput
+from services.runner.core.job import AttemptOutcome, Job, News, StoredOutput, Succeeded
 from services.runner.core.untrusted import clamp_fraction, clamp_text
 from services.runner.core.window import SPAN_SECONDS, Window
 from windlass.sdk import Context, Module, Registry, TransientError
@@ -116,6 +117,7 @@ class Worker:
         clock: Clock,
         concurrency: int,
         stalled_seconds_max: float,
+        module_loop: ModuleLoop | None = None,
     ) -> None:
         """`stalled_seconds_max`: the worker gives up when the loop of the modules has been stalled for so long."""
         self._registry = registry
@@ -130,7 +132,7 @@ class Worker:
         self._going: dict[str, Going] = {}
         self._threads = ModuleThreads()
         self._threads.on_return = self._turn_later
-        self._module_loop = ModuleLoop()
+        self._module_loop = module_loop or ModuleLoop()
         self._stalled_seconds_max = stalled_seconds_max
         self._is_stalled = False
         self.gave_up = asyncio.Event()
@@ -173,8 +175,8 @@ class Worker:
         self._queue = deque(entry for entry in self._queue if entry[1].run_id not in gone)
         for job in queued:
             then(job, self._clock.epoch_ns())
-        for run_id in gone & self._going.keys():
-            self._stop_then(self._going[run_id], then)
+        for going in [each for run_id, each in self._going.items() if run_id in gone]:
+            self._stop_then(going, then)
 
     def _stop_then(self, going: Going, then: Callable[[Job, int], None]) -> None:
         going.task.add_done_callback(lambda _task: then(going.job, going.start_ns))
@@ -338,7 +340,7 @@ class Worker:
                 self._reports.released(job, "UNKNOWN_MODULE")
             elif module.is_async and self._is_stalled:
                 self._reports.released(job, "LOOP_STALLED")
-            elif module.inline and not _has_kept(job):
+            elif module.inline and not _has_kept(job) and not job.until:
                 begun_inline += self._run_inline(job, module)
             else:
                 self._begin(job, module)
@@ -416,6 +418,8 @@ class Worker:
             attempt, outcome = await self._prepared(job.workspace, module, reading, prepared)
             going.context = attempt.context
             outcome = outcome or await call(attempt, self._threads, self._module_loop)
+            if job.until and isinstance(outcome, Succeeded):
+                outcome = await decided(job, outcome, self._rendering, kept)
         except (WaitedTooLong, LoopStalled) as waited:
             if self._is_ours(going):
                 reason = "LOOP_STALLED" if isinstance(waited, LoopStalled) else "RENDERER_BUSY"

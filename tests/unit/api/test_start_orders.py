@@ -50,7 +50,7 @@ class MemoryWorkflows:
     async def unused(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("a start only looks")
 
-    apply = get = page = versions = set_archived = version = unused
+    apply = get = page = versions = set_archived = version = startable_names = unused
 
 
 class MemoryQueue:

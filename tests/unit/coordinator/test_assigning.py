@@ -67,9 +67,11 @@ def owned(
     module: str = "noop@1",
     inputs: Mapping[str, str] | None = None,
     *,
+    config: Mapping[str, Any] | None = None,
     runner_weight: int = 0,
 ) -> OwnedExecution:
-    nodes = [{"id": f"n{number}", "module": module, "inputs": inputs or {}} for number in range(width)]
+    more = {"module": module, "config": config or {}, "inputs": inputs or {}}
+    nodes = [{"id": f"n{number}", **more} for number in range(width)]
     execution = Execution(name, compile_definition({"name": "w", "nodes": nodes, "edges": []}))
     origin = Origin(workspace, "w", 1, "v1", create_time=1, runner_weight=runner_weight)
     handle(execution, Start(1, "c", origin), 1)
@@ -181,6 +183,15 @@ def test_runner_that_renders_does_the_work_itself() -> None:
     foreign = Session("foreign", 5, modules=("x.y@1",), wants_rendered=True)
     own = Session("own", 1, modules=("x.y@1", "transform@1"))
     mine = owned("e1", 1, module="x.y@1", inputs=TEMPLATED)
+    assert given_to(assigner_of(Fleet(foreign, own), mine), mine) == [("own", False)]
+
+
+def test_a_turn_whose_until_its_runner_cannot_evaluate_waits() -> None:
+    """To render it first would not help, and it would be rendered for ever."""
+    foreign = Session("foreign", 5, modules=("x.y@1",), wants_rendered=True)
+    mine = owned("e1", 1, module="repeat@1", config={"until": "output.done", "body": {"module": "x.y@1"}})
+    assert given_to(assigner_of(Fleet(foreign, Session("ours", 5)), mine), mine) == []
+    own = Session("own", 1, modules=("x.y@1", "transform@1"))
     assert given_to(assigner_of(Fleet(foreign, own), mine), mine) == [("own", False)]
 
 

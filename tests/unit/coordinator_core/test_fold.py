@@ -12,6 +12,7 @@ from services.coordinator.core.events import (
     Consequences,
     ExecutionFinished,
     ExecutionStarted,
+    LoopStarted,
     RunLeased,
     RunSucceeded,
     StopOrdered,
@@ -47,11 +48,24 @@ def started(*ready):
     )  # fmt: skip
 
 
+def loop_started(*items):
+    """Of the node `a`, with these items."""
+    return LoopStarted(
+        time=1, key=WorkKey("a"), run=1, count=10_000, parallel_max=1_000, continues_on_failure=False, delay=0,
+        then=Consequences(ready=items),
+    )  # fmt: skip
+
+
 def stop_ordered(*cancelled):
     return StopOrdered(
         time=1, outcome=ExecutionState.CANCELLED, error=FinalError("", "CANCELLED", ""), answer_by_time=2,
         message_id="", caller="", cancelled=cancelled, passed_over=(),
     )  # fmt: skip
+
+
+def looping():
+    body = {"module": "noop@1"}
+    return Story([node("a", "for_each@1", config={"items": [], "body": body}), node("b")]).definition
 
 
 def running():
@@ -102,37 +116,42 @@ def test_a_node_may_be_worked_on_many_times():
     """Each iteration and each generation has its own runs, state and output."""
     keys = [WorkKey("a", 1, 1), WorkKey("a", 2, 1), WorkKey("a", 0, 2)]
     execution = fold(
-        Execution(EXECUTION_ID, running().definition),
+        Execution(EXECUTION_ID, looping()),
         [
-            started(*keys),
-            leased(keys[1], 1),
-            leased(keys[0], 2),
-            succeeded(keys[0], 2),
-            leased(keys[2], 3),
-            succeeded(keys[2], 3),
+            started(keys[2]),
+            loop_started(*keys[:2]),
+            leased(keys[1], 2),
+            leased(keys[0], 3),
+            succeeded(keys[0], 3),
+            leased(keys[2], 4),
+            succeeded(keys[2], 4),
         ],
     )
     assert [execution.work[key].state.value for key in keys] == ["SUCCEEDED", "LIVE", "SUCCEEDED"]
-    assert [execution.work[key].output for key in keys] == [b"2", None, b"3"]
-    assert list(execution.live) == [1]
-    assert execution.target_of("a").key == keys[2], "edges and templates see the newest generation"
+    assert [execution.work[key].output for key in keys] == [b"3", None, b"4"]
+    assert list(execution.live) == [2]
     shown = [dict(zip(RUN_COLUMNS, run_row(execution, run), strict=True)) for run in execution.runs]
     assert [(row["node"], row["iteration"], row["generation"]) for row in shown] == [
-        keys[1], keys[0], keys[2],
+        WorkKey("a"), keys[1], keys[0], keys[2],
     ]  # fmt: skip
+
+
+def test_edges_and_templates_see_the_newest_generation():
+    execution = fold(running().execution, [])
+    newest = execution.work_of(WorkKey("a", 0, 2))
+    assert execution.target_of("a") is newest
 
 
 @pytest.mark.parametrize(
     ("done", "stuck"),
     [
-        ([WorkKey("a", 1), WorkKey("a", 2)], "2 nodes (a is the first)"),
         ([WorkKey("a"), WorkKey("a", 0, 2)], "1 nodes (b is the first)"),
         ([WorkKey("a"), WorkKey("b")], ""),
-        ([WorkKey("a", 1), WorkKey("a"), WorkKey("b"), WorkKey("b", 0, 2)], ""),
+        ([WorkKey("a"), WorkKey("b"), WorkKey("b", 0, 2)], ""),
     ],
 )
 def test_an_execution_ends_when_the_newest_work_of_each_node_has_an_outcome(done, stuck):
-    """However much work of a node is done: items of a loop, or an earlier generation."""
+    """However much work of a node is done."""
     events = [each for run, key in enumerate(done, 1) for each in (leased(key, run), succeeded(key, run))]
     turn = Turn(fold(Story([node("a"), node("b")]).execution, [started(*done), *events]), 3)
     with pytest.raises(BrokenInvariant, match=re.escape(stuck)) if stuck else nullcontext():
@@ -155,16 +174,17 @@ CORE = "services/coordinator/core/"
 
 def journal_of_a_loop(turns):
     keys = [WorkKey("a", turn) for turn in range(1, turns + 1)]
-    yield started(*keys)
-    for run, key in enumerate(keys, 1):
+    yield started()
+    yield loop_started(*keys)
+    for run, key in enumerate(keys, 2):
         yield leased(key, run)
-    for run, key in enumerate(keys, 1):
+    for run, key in enumerate(keys, 2):
         yield succeeded(key, run)
 
 
 def calls(turns):
-    """How many functions the core calls to fold so many works of one node."""
-    definition, journal, count = running().definition, list(journal_of_a_loop(turns)), 0
+    """How many functions the core calls to fold so many items of a loop."""
+    definition, journal, count = looping(), list(journal_of_a_loop(turns)), 0
 
     def profile(frame, event, arg):
         nonlocal count
@@ -177,11 +197,11 @@ def calls(turns):
         execution = fold(Execution(EXECUTION_ID, definition), journal)
     finally:
         sys.setprofile(before)
-    assert (len(execution.work), len(execution.runs)) == (turns, turns)
+    assert (len(execution.work), len(execution.runs)) == (turns + 1, turns + 1)
     return count
 
 
-def test_ten_thousand_works_of_one_node_fold_in_linear_time():
+def test_ten_thousand_items_of_a_loop_fold_in_linear_time():
     small, large = calls(1_000), calls(10_000)
     assert large <= 10 * small
 

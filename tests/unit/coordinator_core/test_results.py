@@ -97,6 +97,15 @@ def test_a_cursor_that_nobody_can_go_on_from_takes_no_other_ones_place(cursor: b
     assert kinds == [ReportStarted, ReportProgress]
 
 
+@pytest.mark.parametrize(("cursor", "kept"), [(b"{nope", b""), (b"[7]", b"[7]")])
+def test_a_failure_and_a_hand_back_bring_only_usable_cursors(cursor: bytes, kept: bytes) -> None:
+    report = pb.RunReport()
+    report.failed.cursor = cursor
+    assert getattr(report_command(report, 1), "cursor", None) == kept
+    report.released.cursor = cursor
+    assert getattr(report_command(report, 1), "cursor", None) == kept
+
+
 def test_a_report_fits_into_a_mailbox() -> None:
     small = brought(b"{}")
     assert fit_to_post(small) is small

@@ -13,12 +13,15 @@ from services.coordinator.core.commands import (
     AssignedRun,
     Cancel,
     LoseRunner,
+    Pause,
     Release,
     ReportFailure,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
+    Resume,
+    Retry,
     Start,
     Tick,
 )
@@ -29,12 +32,13 @@ TRANSIENT = Error(ErrorClass.TRANSIENT, "T", "t")
 PERMANENT = Error(ErrorClass.PERMANENT, "P", "p")
 
 # Situations of an execution, in the order in which they are recognised.
-NEW, FINAL, STOPPING, BACKOFF, RUNNING, LEASED, WAITING, READY = SITUATIONS = (
-    "new", "final", "stopping", "backoff", "running", "leased", "waiting", "ready",
+NEW, FINAL, STOPPING, PAUSED, BACKOFF, RUNNING, LEASED, WAITING, READY = SITUATIONS = (
+    "new", "final", "stopping", "paused", "backoff", "running", "leased", "waiting", "ready",
 )  # fmt: skip
 # A run may be live, and the execution is not ending.
-WORKING = (BACKOFF, RUNNING, LEASED)
-OPEN = (*WORKING, WAITING, READY)
+WORKING = (PAUSED, BACKOFF, RUNNING, LEASED)
+GOING_ON = (BACKOFF, RUNNING, LEASED, WAITING, READY)
+OPEN = (PAUSED, *GOING_ON)
 
 NOTHING = "nothing"
 
@@ -61,7 +65,8 @@ def report(*while_working, stopping):
 LEDGER = {
     "start": row("ALREADY_STARTED") | {NEW: {"ExecutionStarted"}},
     "assign": row(
-        final=["EXECUTION_FINAL"], stopping=["EXECUTION_STOPPING"], **each(OPEN, "NOT_READY", "RunLeased")
+        final=["EXECUTION_FINAL"], stopping=["EXECUTION_STOPPING"], paused=["EXECUTION_PAUSED"],
+        **each(GOING_ON, "NOT_READY", "RunLeased"),
     ),
     "success": report("RunSucceeded", "ControlRendered", stopping=["RunSucceeded", "RunCancelled"]),
     "transient": report("RunFailed", stopping=["RunFailed"]),
@@ -74,14 +79,25 @@ LEDGER = {
     "withdrawn": row(NOTHING, **each((STOPPING, *WORKING), "RunReleased")),
     "lose": row(
         **each((FINAL, WAITING, READY), NOTHING), **each((STOPPING, RUNNING, LEASED), "RunLost"),
-        backoff=[NOTHING, "RunLost"],
+        **each((PAUSED, BACKOFF), NOTHING, "RunLost"),
     ),
     "cancel": row(
         final=[NOTHING, "EXECUTION_FINAL"], stopping=[NOTHING], **each(OPEN, "StopOrdered")
     ),
+    "pause": row(**each((FINAL, STOPPING), "EXECUTION_FINAL"), paused=[NOTHING], **each(GOING_ON, "ExecutionPaused")),
+    "resume": row(
+        **each((FINAL, STOPPING), "EXECUTION_FINAL"), paused=["ExecutionResumed"],
+        **each(GOING_ON, "EXECUTION_NOT_PAUSED"),
+    ),
+    "retry": row(
+        "EXECUTION_NOT_FAILED", final=["ExecutionReopened"], stopping=["EXECUTION_FINAL"],
+        **each((PAUSED, BACKOFF, RUNNING, LEASED, READY), "ExecutionReopened", "NODE_NOT_ENDED"),
+        waiting=["ExecutionReopened"],
+    ),
     "adopt": row(final=["EXECUTION_FINAL"], **each((STOPPING, *OPEN), "ExecutionAdopted")),
     "tick": row(
-        final=[NOTHING], stopping=["RunCancelled"], backoff=["BackoffEnded"], waiting=["WaitEnded"],
+        final=[NOTHING], stopping=["RunCancelled"], paused=[NOTHING, "RunFailed", "StopOrdered"],
+        backoff=["BackoffEnded"], waiting=["WaitEnded"],
         **each((RUNNING, LEASED), NOTHING, "RunFailed", "StopOrdered", "WaitEnded"),
         ready=[NOTHING, "StopOrdered"],
     ),
@@ -95,6 +111,8 @@ def situation(execution):
         return FINAL
     if execution.stop is not None:
         return STOPPING
+    if execution.paused_by is not None:
+        return PAUSED
     if execution.backoffs:
         return BACKOFF
     if execution.live:
@@ -135,6 +153,9 @@ def commands(execution):
         yield "withdrawn", Release(n, e, ReleaseReason.WITHDRAWN)
     yield "lose", LoseRunner("i1")
     yield "cancel", Cancel()
+    yield "pause", Pause(f"m{execution.seq}", "ann")
+    yield "resume", Resume(f"m{execution.seq}", "ann")
+    yield "retry", Retry(f"m{execution.seq}", "ann", epoch=execution.epoch + 1)
     yield "adopt", Adopt(execution.epoch + 1, "d", {"i1"})
     yield "tick", Tick(0.5)
 

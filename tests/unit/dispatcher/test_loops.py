@@ -9,15 +9,17 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import REGISTRY
 
+from services.chassis.grpc.errors import Refusal
 from services.chassis.postgres.connection import DatabaseAway
 from services.chassis.process.retention import Retention
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
+from services.dispatcher.app.parent_notices import PAGES_PER_POLL_MAX, ParentNotices
 from services.dispatcher.app.poll_loop import PollLoop
 from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
 from services.dispatcher.app.waking import Waking
-from services.dispatcher.core.items import Measure, Requeued
+from services.dispatcher.core.items import GivenUp, MailboxMessage, Measure, Requeued
 from tests.support.manual_clock import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,6 +40,8 @@ class Store:
         self.old_requests = 0
         self.sweeps = 0
         self.asked: list[str] = []
+        self.dead: list[GivenUp] = []
+        self.told: list[str] = []
 
     def _answer(self, what: str) -> None:
         self.asked.append(what)
@@ -81,6 +85,17 @@ class Store:
     async def holders_gone(self) -> list[str]:
         self._answer("unheld")
         return ["gone"]
+
+    async def untold(self, after: str) -> list[GivenUp]:
+        self._answer("untold")
+        return [each for each in self.dead if each.execution_id > after and each.execution_id not in self.told][:2]
+
+    async def note_told(self, execution_ids: Sequence[str]) -> None:
+        self._answer("told")
+        self.told += execution_ids
+
+    async def tell_parents(self) -> None:
+        self._answer("parents")
 
     async def unread(self) -> dict[str, list[bytes]]:
         self._answer("unread")
@@ -161,6 +176,47 @@ async def test_waking_wakes_the_admission_loop_and_sleeps_until_the_next_time() 
     assert waking.pause_seconds == 2.0
 
 
+def dead_letters(*ids: str) -> list[GivenUp]:
+    return [GivenUp(id, b"", "DEFINITION_CORRUPT", "", 7) for id in ids]
+
+
+async def test_parents_of_dead_letters_are_told_once_and_a_full_mailbox_holds_up_no_other() -> None:
+    store, delivered = Store(), list[str]()
+    store.dead = dead_letters("1-full", "2-full", "3-orphan", "4-child", "5-child")
+    full = {"1-full", "2-full"}
+
+    def message_of(given_up: GivenUp) -> MailboxMessage | None:
+        id = given_up.execution_id
+        return None if id == "3-orphan" else MailboxMessage(f"child:{id}", id, "w", b"", is_ending=False)
+
+    async def deliver(message: MailboxMessage) -> bool:
+        if message.execution_id in full:
+            raise Refusal("MAILBOX_FULL", "full")
+        delivered.append(message.execution_id)
+        return message.execution_id != "5-child"
+
+    notices = ParentNotices(housekeeping=store, deliver=deliver, message_of=message_of)
+    await notices.run_once()
+    assert (delivered, store.told) == (["4-child", "5-child"], ["3-orphan", "4-child", "5-child"])
+    full.clear()
+    await notices.run_once()
+    assert sorted(store.told) == [each.execution_id for each in store.dead]
+
+
+async def test_poll_looks_at_some_dead_letters_and_the_next_goes_on_behind_them() -> None:
+    store = Store()
+    store.dead = dead_letters(*(f"a{n:02}" for n in range(2 * PAGES_PER_POLL_MAX + 1)))
+    notices = ParentNotices(housekeeping=store, deliver=store_nothing, message_of=lambda _: None)
+    await notices.run_once()
+    assert len(store.told) == 2 * PAGES_PER_POLL_MAX
+    await notices.run_once()
+    assert len(store.told) == len(store.dead)
+
+
+async def store_nothing(message: MailboxMessage) -> bool:
+    raise AssertionError("nobody is told")
+
+
 class RoundsTold:
     def __init__(self) -> None:
         self.polled: list[tuple[Sequence[str], bool]] = []
@@ -178,6 +234,7 @@ def rounds_of(store: Store) -> tuple[PollLoop, RoundsTold]:
         ended=told.ended.append,
         ask_holder=told.asked.__setitem__,
         post=told.posted.__setitem__,
+        tell_parents=store.tell_parents,
         clock=ManualClock(NOW),
         every_seconds=2.0,
     )
@@ -198,7 +255,7 @@ async def test_lost_grants_are_looked_for_four_times_as_often() -> None:
     rounds, _ = rounds_of(store)
     for _ in range(8):
         await rounds.run_once()
-    assert (store.asked.count("lost_grants"), store.asked.count("poll")) == (8, 2)
+    assert [store.asked.count(what) for what in ("lost_grants", "poll", "parents")] == [8, 2, 2]
 
 
 @pytest.mark.parametrize("failing", ["lost_grants", "unread", "poll", "unheld"])
@@ -222,7 +279,7 @@ async def test_round_says_once_that_the_database_is_away_and_goes_on_when_it_is_
     rounds, told = rounds_of(store)
     store.is_away = True
     await rounds.run_once()
-    assert store.asked == ["lost_grants", "unread", "poll", "unheld"]
+    assert store.asked == ["lost_grants", "unread", "poll", "unheld", "parents"]
     assert lines == ["a round waits for the database"]
     store.is_away = False
     for _ in range(4):

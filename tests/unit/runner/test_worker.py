@@ -17,7 +17,8 @@ from services.runner.app.module_loop import STALLED_SECONDS
 from services.runner.app.modules.flow import delay
 from services.runner.app.worker import TEND_SECONDS
 from services.runner.core.failures import Failure, FailureClass
-from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
+from services.runner.core.job import Deferred, Job, Released, Stopped, StoredOutput, Succeeded
+from services.runner.peers.translate import report_of
 from tests.support.probe import until
 from tests.support.runner_bench import EXECUTION_ID, HANGS_SECONDS, RUN_LEASE, STALLED_SECONDS_MAX, Bench, Signal, a_job
 from windlass.sdk import Context, TransientError
@@ -334,6 +335,20 @@ async def test_what_a_heartbeat_leaves_out_stays_as_it_was_told(bench: Bench, sa
     assert [(each.fraction, each.message, each.cursor) for each in news] == [told]
 
 
+@pytest.mark.parametrize(("raised", "cursor"), [(True, b'{"page":2}'), (False, b"")])
+async def test_the_last_cursor_goes_along_with_a_failure(bench: Bench, raised: bool, cursor: bytes) -> None:
+    async def fails(ctx: Context, _inputs: Any, _config: Any) -> None:
+        await ctx.heartbeat(cursor={"page": 2})
+        if raised:
+            raise TransientError("half way")
+
+    bench.registry.declare("test.fails@1")(fails)
+    await bench.outcome(a_job("test.fails@1"))
+    assert bench.desk.ended[-1].cursor == cursor
+    report = report_of(bench.desk.ended[-1], "r1")
+    assert report.failed.cursor == cursor
+
+
 async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> None:
     big = {"text": "x" * 300_000}
     outcome = await bench.outcome(a_job("transform@1", inputs=big))
@@ -470,3 +485,37 @@ async def test_a_module_that_never_ends_its_block_fails_its_run_and_costs_the_ot
     assert isinstance(failure, Failure)
     assert (failure.failure_class, failure.type) == (FailureClass.TRANSIENT, "LOOP_BLOCKED")
     assert told == {"e.2": Released("LOOP_STALLED", True)}
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_module_leaves_its_work_to_whoever_has_the_token(bench: Bench, is_async: bool) -> None:
+    async def later(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        return ctx.defer()
+
+    def plain(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        tokens.append(ctx.defer())
+        return object()
+
+    tokens: list[str] = []
+    bench.registry.declare("test.later@1")(later if is_async else plain)
+    outcome = await bench.outcome(a_job("test.later@1", completion_token="e.1.proof"))
+    assert outcome == Deferred(), "what it returns is ignored"
+    assert tokens == ([] if is_async else ["e.1.proof"])
+    assert bench.desk.capacity > 0, "its place is free"
+
+
+async def test_a_module_that_fails_after_it_has_deferred_its_work_has_failed(bench: Bench) -> None:
+    async def later(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        ctx.defer()
+        raise TransientError("the bank is closed")
+
+    bench.registry.declare("test.later@1")(later)
+    assert await bench.failure(a_job("test.later@1", completion_token="e.1.proof")) == (TRANSIENT, "TRANSIENT")
+
+
+async def test_work_without_a_token_cannot_be_deferred(bench: Bench) -> None:
+    async def later(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        return ctx.defer()
+
+    bench.registry.declare("test.later@1")(later)
+    assert await bench.failure(a_job("test.later@1")) == (PERMANENT, "CANNOT_DEFER")

@@ -2,8 +2,9 @@
 
 from services.coordinator.core import events as ev
 from services.coordinator.core.fold.graph import cancel, passed_over, release_targets
+from services.coordinator.core.fold.pausing import end_pause
 from services.coordinator.core.fold.timers import set_timer
-from services.coordinator.core.state import Execution, ReportFinished, Stop, TimerKind
+from services.coordinator.core.state import Execution, ReportFinished, Stop, TellParent, TimerKind
 from services.coordinator.core.values import BrokenInvariant
 
 
@@ -13,6 +14,7 @@ def execution_started(execution: Execution, event: ev.ExecutionStarted) -> None:
     execution.origin = event.origin
     execution.grant_time = event.grant_time
     execution.start_time = event.time
+    execution.deadline_from = event.origin.create_time
     execution.retry = event.retry
     if event.deadline_time:
         execution.deadline = event.deadline_time
@@ -20,7 +22,13 @@ def execution_started(execution: Execution, event: ev.ExecutionStarted) -> None:
     release_targets(execution, event.then)
 
 
+def execution_adopted(execution: Execution, event: ev.ExecutionAdopted) -> None:
+    execution.epoch = event.epoch
+    execution.holder = event.holder
+
+
 def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
+    end_pause(execution)
     execution.stop = Stop(event.outcome, event.error)
     set_timer(execution, event.answer_by_time, TimerKind.ANSWER)
     for key in event.cancelled:
@@ -32,9 +40,12 @@ def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
 def execution_finished(execution: Execution, event: ev.ExecutionFinished) -> None:
     if execution.is_going:
         raise BrokenInvariant("finished with work under way")
+    end_pause(execution)
     execution.final_state = event.state
     execution.output = event.output
     execution.error = event.error
     execution.end_time = event.time
     execution.timers.clear()
+    if execution.origin.parent_execution_id:
+        execution.obligations.append(TellParent(execution.origin.parent_execution_id))
     execution.obligations.append(ReportFinished(event.state))

@@ -1,12 +1,31 @@
-"""Sets timers. A timer is void as soon as its subject was given another one (`state.is_stale`)."""
+"""Sets timers. A timer is void as soon as its subject was given another one (`state.is_stale`).
 
-from heapq import heappush
+While the execution is paused, timers of backoffs and waits are kept apart, so that none of them comes up.
+"""
 
-from services.coordinator.core.state import Execution, Subject, Timer, TimerKind
+from heapq import heapify, heappush
+
+from services.coordinator.core.state import HELD_BY_PAUSE, Execution, Subject, Timer, TimerKind
 from services.coordinator.core.values import Instant
 
 
 def set_timer(execution: Execution, due: Instant, kind: TimerKind, subject: Subject | None = None) -> int:
     execution.timer_order += 1
-    heappush(execution.timers, Timer(due, execution.timer_order, kind, subject))
+    timer = Timer(due, execution.timer_order, kind, subject)
+    if execution.paused_by is not None and kind in HELD_BY_PAUSE:
+        execution.held_timers.append(timer)
+    else:
+        heappush(execution.timers, timer)
     return execution.timer_order
+
+
+def hold_timers(execution: Execution) -> None:
+    execution.held_timers = [timer for timer in execution.timers if timer.kind in HELD_BY_PAUSE]
+    execution.timers = [timer for timer in execution.timers if timer.kind not in HELD_BY_PAUSE]
+    heapify(execution.timers)
+
+
+def release_timers(execution: Execution) -> None:
+    execution.timers += execution.held_timers
+    heapify(execution.timers)
+    execution.held_timers = []

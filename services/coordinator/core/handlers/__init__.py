@@ -2,7 +2,13 @@
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick                             circuits   ReportHeldBack, HoldBack, LetThrough
+    timing      Tick                             pausing    Pause, Resume
+    storing     StartLoop, FinishLoop            children   news of the executions that nodes start
+    signalling  Signal                           deciding   DecideApproval
+    reopening   Retry
+    deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
+    reopening   Retry                            circuits   ReportHeldBack, HoldBack, LetThrough
+    reopening   Retry                            dead_letters   Requeue, MarkFixed, Discard, Quarantine
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -13,7 +19,22 @@ from typing import Any, get_args
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
-from services.coordinator.core.handlers import circuits, leasing, reporting, starting, stopping, timing
+from services.coordinator.core.handlers import (
+    children,
+    circuits,
+    dead_letters,
+    deciding,
+    deferring,
+    leasing,
+    pausing,
+    reopening,
+    reporting,
+    signalling,
+    starting,
+    stopping,
+    storing,
+    timing,
+)
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
@@ -29,8 +50,27 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.ReportSuccess: reporting.report_success,
     commands.ReportFailure: reporting.report_failure,
     commands.ReportStopped: reporting.report_stopped,
+    commands.ReportDeferred: deferring.report_deferred,
+    commands.Signal: signalling.signal,
+    commands.DecideApproval: deciding.decide,
+    commands.CompleteRun: deferring.complete,
+    commands.FailRun: deferring.fail,
+    commands.HeartbeatRun: deferring.heartbeat,
     commands.Cancel: stopping.cancel,
+    commands.Pause: pausing.pause,
+    commands.Resume: pausing.resume,
+    commands.StartLoop: storing.start_loop,
+    commands.FinishLoop: storing.finish_loop,
+    commands.Retry: reopening.retry,
+    commands.Requeue: dead_letters.requeue,
+    commands.MarkFixed: dead_letters.mark_fixed,
+    commands.Discard: dead_letters.discard,
+    commands.Quarantine: dead_letters.quarantine,
     commands.Tick: timing.tick,
+    commands.NoteChildStarted: children.note_child_started,
+    commands.RefuseChild: children.refuse_child,
+    commands.NoteChildCancelTold: children.note_child_cancel_told,
+    commands.EndChild: children.end_child,
     commands.ReportHeldBack: circuits.report_held_back,
     commands.HoldBack: circuits.hold_back,
     commands.LetThrough: circuits.let_through,

@@ -45,7 +45,13 @@ def _go_on_rendered(turn: Turn, run: Run, report: commands.ReportSuccess) -> Non
     if turn.execution.stop is not None:
         turn.emit(ev.RunCancelled(turn.now, key, run.number, *times, True))
     elif isinstance(report.output, OutputRef):
-        error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", f"the config has over {INLINE_BYTES_MAX} bytes")
+        if run.work.node.has_control_inputs:
+            message = f"the config and the inputs have over {INLINE_BYTES_MAX} bytes"
+            turn.fail_run(run.work, report, Error(ErrorClass.PERMANENT, "INVALID_CONFIG", message))
+        else:
+            turn.emit(ev.ControlRendered(turn.now, key, run.number, b"", *times, report.output))
+    elif run.work.node.has_control_inputs and not results.is_rendering(report.output):
+        error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", "the renderer returned no config and inputs")
         turn.fail_run(run.work, report, error)
     else:
         turn.emit(ev.ControlRendered(turn.now, key, run.number, report.output, *times))
@@ -69,6 +75,7 @@ def _times(report: commands.ReportOfEnd, now: Instant) -> tuple[Instant, Instant
 
 @of_live_run
 def report_failure(turn: Turn, run: Run, report: commands.ReportFailure) -> None:
+    turn.keep_cursor(run, report.cursor)
     turn.fail_run(run.work, report, report.error, random=report.random, retry_after=report.retry_after)
 
 

@@ -5,6 +5,7 @@ from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, ExecutionAdopted, ExecutionStarted
 from services.coordinator.core.graph import roots
 from services.coordinator.core.handlers.leasing import lose
+from services.coordinator.core.handlers.pausing import order_pause
 from services.coordinator.core.handlers.stopping import order_cancel, order_timeout
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import RunState
@@ -34,6 +35,8 @@ def start(turn: Turn, command: Start) -> CommandRefusal | None:
         order_cancel(turn, command.cancel)
     elif is_late:
         order_timeout(turn)
+    elif command.pause is not None:
+        order_pause(turn, command.pause)
     return None
 
 

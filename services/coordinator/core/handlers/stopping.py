@@ -10,7 +10,7 @@ def cancel(turn: Turn, command: Cancel) -> CommandRefusal | None:
     execution = turn.execution
     if execution.is_final and execution.state is not ExecutionState.CANCELLED:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution ended as {execution.state}")
-    if not execution.is_final and execution.stop is None:
+    if not execution.is_final and not execution.is_ending:
         order_cancel(turn, command)
     return None
 
@@ -21,6 +21,8 @@ def order_cancel(turn: Turn, command: Cancel) -> None:
 
 
 def order_timeout(turn: Turn) -> None:
-    timeout = turn.execution.deadline - turn.execution.origin.create_time
-    message = f"not done {timeout / SECOND:g} s after it was created"
+    execution = turn.execution
+    is_first = execution.deadline_from == execution.origin.create_time
+    seconds = (execution.deadline - execution.deadline_from) / SECOND
+    message = f"not done {seconds:g} s after it was {'created' if is_first else 'reopened'}"
     turn.order_stop(ExecutionState.TIMEOUT, FinalError("", "TIMEOUT", message))

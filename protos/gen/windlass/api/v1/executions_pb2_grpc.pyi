@@ -44,8 +44,39 @@ class ExecutionServiceStub:
     """The execution becomes CANCELLED within about 2 s, and running nodes are told to stop. A repeat is OK.
     FAILED_PRECONDITION EXECUTION_FINAL when the execution has already ended in another state.
     """
+    PauseExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.PauseExecutionRequest, _executions_pb2.PauseExecutionResponse]
+    """Nothing new begins, and timers that come due wait. Nodes that are running may finish. The execution's own deadline
+    goes on. The answer shows the execution as PAUSED; if its coordinator does not answer within 3 s, the command is
+    durable and the execution is shown as it is. A queued execution stays PENDING until it has a slot, and is paused
+    before anything begins. A repeat is OK and changes nothing. FAILED_PRECONDITION EXECUTION_FINAL.
+    """
+    ResumeExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ResumeExecutionRequest, _executions_pb2.ResumeExecutionResponse]
+    """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
+    or EXECUTION_FINAL.
+    """
+    SignalExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.SignalExecutionRequest, _executions_pb2.SignalExecutionResponse]
+    """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
+    payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+    taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
+    delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
+    EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+    """
+    RetryExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.RetryExecutionRequest, _executions_pb2.RetryExecutionResponse]
+    """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
+    else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
+    The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
+    any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
+
+    Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+    was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
+    done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListEventsRequest, _executions_pb2.ListEventsResponse]
     """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
+    ExplainExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ExplainExecutionRequest, _executions_pb2.ExplainExecutionResponse]
+    """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
+    ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+    """
 
 class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
@@ -115,11 +146,72 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def PauseExecution(
+        self,
+        request: _executions_pb2.PauseExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.PauseExecutionRequest, _abc.Awaitable[_executions_pb2.PauseExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.PauseExecutionResponse]:
+        """Nothing new begins, and timers that come due wait. Nodes that are running may finish. The execution's own deadline
+        goes on. The answer shows the execution as PAUSED; if its coordinator does not answer within 3 s, the command is
+        durable and the execution is shown as it is. A queued execution stays PENDING until it has a slot, and is paused
+        before anything begins. A repeat is OK and changes nothing. FAILED_PRECONDITION EXECUTION_FINAL.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeExecution(
+        self,
+        request: _executions_pb2.ResumeExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.ResumeExecutionRequest, _abc.Awaitable[_executions_pb2.ResumeExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.ResumeExecutionResponse]:
+        """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
+        or EXECUTION_FINAL.
+        """
+
+    @_abc_1.abstractmethod
+    def SignalExecution(
+        self,
+        request: _executions_pb2.SignalExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.SignalExecutionRequest, _abc.Awaitable[_executions_pb2.SignalExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.SignalExecutionResponse]:
+        """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
+        payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+        taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
+        delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
+        EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+        """
+
+    @_abc_1.abstractmethod
+    def RetryExecution(
+        self,
+        request: _executions_pb2.RetryExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.RetryExecutionRequest, _abc.Awaitable[_executions_pb2.RetryExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.RetryExecutionResponse]:
+        """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
+        else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
+        The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
+        any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
+
+        Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+        was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
+        done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
     def ListEvents(
         self,
         request: _executions_pb2.ListEventsRequest,
         context: _aio.ServicerContext[_executions_pb2.ListEventsRequest, _abc.Awaitable[_executions_pb2.ListEventsResponse]],
     ) -> _abc.Awaitable[_executions_pb2.ListEventsResponse]:
         """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
+
+    @_abc_1.abstractmethod
+    def ExplainExecution(
+        self,
+        request: _executions_pb2.ExplainExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.ExplainExecutionRequest, _abc.Awaitable[_executions_pb2.ExplainExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.ExplainExecutionResponse]:
+        """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
+        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _aio.Server) -> None: ...

@@ -248,15 +248,25 @@ class Queued(_message.Message):
     FAILURE_MESSAGE_FIELD_NUMBER: _builtins.int
     FAILURE_TIME_FIELD_NUMBER: _builtins.int
     DISPATCH_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    RESOLUTION_FIELD_NUMBER: _builtins.int
+    REVIEWER_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    RESOLVE_TIME_FIELD_NUMBER: _builtins.int
     state: Global___Queued.State.ValueType
     failure_reason: _builtins.str
     """These three are set when FAILED. The reason is UPPER_SNAKE."""
     failure_message: _builtins.str
     dispatch_attempts: _builtins.int
+    resolution: _builtins.str
+    """These four are set when a person has decided about a FAILED row. The resolution is DISCARDED."""
+    reviewer: _builtins.str
+    notes: _builtins.str
     @_builtins.property
     def start(self) -> _start_pb2.StartOrder: ...
     @_builtins.property
     def failure_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def resolve_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -266,14 +276,86 @@ class Queued(_message.Message):
         failure_message: _builtins.str = ...,
         failure_time: _timestamp_pb2.Timestamp | None = ...,
         dispatch_attempts: _builtins.int = ...,
+        resolution: _builtins.str = ...,
+        reviewer: _builtins.str = ...,
+        notes: _builtins.str = ...,
+        resolve_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure_time", b"failure_time", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure_time", b"failure_time", "resolve_time", b"resolve_time", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_attempts", b"dispatch_attempts", "failure_message", b"failure_message", "failure_reason", b"failure_reason", "failure_time", b"failure_time", "start", b"start", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_attempts", b"dispatch_attempts", "failure_message", b"failure_message", "failure_reason", b"failure_reason", "failure_time", b"failure_time", "notes", b"notes", "resolution", b"resolution", "resolve_time", b"resolve_time", "reviewer", b"reviewer", "start", b"start", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Queued: _TypeAlias = Queued  # noqa: Y015
+
+@_typing.final
+class GetQueuePlaceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    workspace: _builtins.str
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        workspace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueuePlaceRequest: _TypeAlias = GetQueuePlaceRequest  # noqa: Y015
+
+@_typing.final
+class GetQueuePlaceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    SLOTS_TAKEN_FIELD_NUMBER: _builtins.int
+    SLOTS_MAX_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    ENQUEUE_TIME_FIELD_NUMBER: _builtins.int
+    WAKE_TIME_FIELD_NUMBER: _builtins.int
+    state: Global___Queued.State.ValueType
+    """STATE_UNSPECIFIED: the workspace has no such execution in the queue, because it is final or never existed."""
+    ahead: _builtins.int
+    """PENDING: how many executions of the workspace go before it."""
+    slots_taken: _builtins.int
+    slots_max: _builtins.int
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Some executions that hold the slots, longest first; at most 5."""
+
+    @_builtins.property
+    def enqueue_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def wake_time(self) -> _timestamp_pb2.Timestamp:
+        """Set while PARKED, if a time wakes it."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___Queued.State.ValueType = ...,
+        ahead: _builtins.int = ...,
+        slots_taken: _builtins.int = ...,
+        slots_max: _builtins.int = ...,
+        holders: _abc.Iterable[_builtins.str] | None = ...,
+        enqueue_time: _timestamp_pb2.Timestamp | None = ...,
+        wake_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["enqueue_time", b"enqueue_time", "wake_time", b"wake_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "enqueue_time", b"enqueue_time", "holders", b"holders", "slots_max", b"slots_max", "slots_taken", b"slots_taken", "state", b"state", "wake_time", b"wake_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueuePlaceResponse: _TypeAlias = GetQueuePlaceResponse  # noqa: Y015
 
 @_typing.final
 class ListQueuedRequest(_message.Message):
@@ -324,6 +406,125 @@ class ListQueuedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListQueuedResponse: _TypeAlias = ListQueuedResponse  # noqa: Y015
+
+@_typing.final
+class ListFailedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    AFTER_TIME_FIELD_NUMBER: _builtins.int
+    AFTER_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    ASCENDING_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    workspace: _builtins.str
+    after_execution_id: _builtins.str
+    ascending: _builtins.bool
+    limit: _builtins.int
+    """At most 1,000."""
+    @_builtins.property
+    def after_time(self) -> _timestamp_pb2.Timestamp:
+        """Only rows after this one in the order of the list. Absent: from the beginning."""
+
+    def __init__(
+        self,
+        *,
+        workspace: _builtins.str = ...,
+        after_time: _timestamp_pb2.Timestamp | None = ...,
+        after_execution_id: _builtins.str = ...,
+        ascending: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after_time", b"after_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_execution_id", b"after_execution_id", "after_time", b"after_time", "ascending", b"ascending", "limit", b"limit", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFailedRequest: _TypeAlias = ListFailedRequest  # noqa: Y015
+
+@_typing.final
+class ListFailedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Queued]: ...
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___Queued] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFailedResponse: _TypeAlias = ListFailedResponse  # noqa: Y015
+
+@_typing.final
+class ResolveFailedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    REVIEWER_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    workspace: _builtins.str
+    execution_id: _builtins.str
+    reviewer: _builtins.str
+    """Title of the key of whoever resolved it."""
+    notes: _builtins.str
+    @_builtins.property
+    def start(self) -> _start_pb2.StartOrder:
+        """Set: the execution is queued again, with this start, which may have another deadline. Absent: it is discarded."""
+
+    def __init__(
+        self,
+        *,
+        workspace: _builtins.str = ...,
+        execution_id: _builtins.str = ...,
+        start: _start_pb2.StartOrder | None = ...,
+        reviewer: _builtins.str = ...,
+        notes: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "notes", b"notes", "reviewer", b"reviewer", "start", b"start", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveFailedRequest: _TypeAlias = ResolveFailedRequest  # noqa: Y015
+
+@_typing.final
+class ResolveFailedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOUND_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    found: _builtins.bool
+    resolved: _builtins.bool
+    """This call has changed the row."""
+    @_builtins.property
+    def row(self) -> Global___Queued:
+        """The row after the call."""
+
+    def __init__(
+        self,
+        *,
+        found: _builtins.bool = ...,
+        resolved: _builtins.bool = ...,
+        row: Global___Queued | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "resolved", b"resolved", "row", b"row"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveFailedResponse: _TypeAlias = ResolveFailedResponse  # noqa: Y015
 
 @_typing.final
 class FindRequestsRequest(_message.Message):
@@ -402,19 +603,25 @@ class DeliverRequest(_message.Message):
 
     MESSAGE_FIELD_NUMBER: _builtins.int
     WORKSPACE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     """The caller's workspace. An execution of another workspace is not found."""
     @_builtins.property
     def message(self) -> _sessions_pb2.ExecutionMessage: ...
+    @_builtins.property
+    def start(self) -> _start_pb2.StartOrder:
+        """What the execution was started with, without deadline_time. Set if the message may reopen it."""
+
     def __init__(
         self,
         *,
         message: _sessions_pb2.ExecutionMessage | None = ...,
         workspace: _builtins.str = ...,
+        start: _start_pb2.StartOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "start", b"start", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,6 +44,14 @@ class QueueServiceStub:
     """The rows of these executions in the queue. Unknown ids are left out."""
     ListQueued: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListQueuedRequest, _queue_pb2.ListQueuedResponse]
     """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
+    GetQueuePlace: _aio.UnaryUnaryMultiCallable[_queue_pb2.GetQueuePlaceRequest, _queue_pb2.GetQueuePlaceResponse]
+    """Where an execution of a workspace stands in its queue, and what it waits for there."""
+    ListFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListFailedRequest, _queue_pb2.ListFailedResponse]
+    """The rows of a workspace in state FAILED, in order of failure_time. Api shows them as dead letters."""
+    ResolveFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.ResolveFailedRequest, _queue_pb2.ResolveFailedResponse]
+    """Decides about a row in state FAILED, once: the answer to a repeat, and to whoever comes second, is the row as it is.
+    `found` is false when there is no such row.
+    """
     FindRequests: _aio.UnaryUnaryMultiCallable[_queue_pb2.FindRequestsRequest, _queue_pb2.FindRequestsResponse]
     """The executions that these request_ids of a workspace have started. Ids that are unknown or no longer kept are left
     out. Api asks when it can no longer check a repeated start as it checked the first one.
@@ -51,7 +59,9 @@ class QueueServiceStub:
     Deliver: _aio.UnaryUnaryMultiCallable[_queue_pb2.DeliverRequest, _queue_pb2.DeliverResponse]
     """Puts a message into the mailbox of an execution and wakes the execution. Idempotent by message_id. `found` is false
     when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
-    messages are unread; this one is not kept and may be sent again.
+    messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
+    the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
+    the end of the execution, and the execution is granted again.
     """
     ConfigureWorkspace: _aio.UnaryUnaryMultiCallable[_queue_pb2.ConfigureWorkspaceRequest, _queue_pb2.ConfigureWorkspaceResponse]
     """Changes the limits of a workspace, or closes it. Idempotent by revision."""
@@ -76,6 +86,32 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
 
     @_abc_1.abstractmethod
+    def GetQueuePlace(
+        self,
+        request: _queue_pb2.GetQueuePlaceRequest,
+        context: _aio.ServicerContext[_queue_pb2.GetQueuePlaceRequest, _abc.Awaitable[_queue_pb2.GetQueuePlaceResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.GetQueuePlaceResponse]:
+        """Where an execution of a workspace stands in its queue, and what it waits for there."""
+
+    @_abc_1.abstractmethod
+    def ListFailed(
+        self,
+        request: _queue_pb2.ListFailedRequest,
+        context: _aio.ServicerContext[_queue_pb2.ListFailedRequest, _abc.Awaitable[_queue_pb2.ListFailedResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.ListFailedResponse]:
+        """The rows of a workspace in state FAILED, in order of failure_time. Api shows them as dead letters."""
+
+    @_abc_1.abstractmethod
+    def ResolveFailed(
+        self,
+        request: _queue_pb2.ResolveFailedRequest,
+        context: _aio.ServicerContext[_queue_pb2.ResolveFailedRequest, _abc.Awaitable[_queue_pb2.ResolveFailedResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.ResolveFailedResponse]:
+        """Decides about a row in state FAILED, once: the answer to a repeat, and to whoever comes second, is the row as it is.
+        `found` is false when there is no such row.
+        """
+
+    @_abc_1.abstractmethod
     def FindRequests(
         self,
         request: _queue_pb2.FindRequestsRequest,
@@ -93,7 +129,9 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_queue_pb2.DeliverResponse]:
         """Puts a message into the mailbox of an execution and wakes the execution. Idempotent by message_id. `found` is false
         when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
-        messages are unread; this one is not kept and may be sent again.
+        messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
+        the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
+        the end of the execution, and the execution is granted again.
         """
 
     @_abc_1.abstractmethod

@@ -315,20 +315,80 @@ class ExecutionMessage(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ChildEnded(_message.Message):
+        """An execution that a node of this one has started is over. A child that goes on afterwards says so once more under
+        another message id.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+        OUTCOME_FIELD_NUMBER: _builtins.int
+        GIVEN_UP_FIELD_NUMBER: _builtins.int
+        child_execution_id: _builtins.str
+        outcome: _builtins.bytes
+        """The bytes of a coordinator.v1.ChildOutcome, by the coordinator that ended the child."""
+        @_builtins.property
+        def given_up(self) -> Global___ExecutionMessage.GivenUp:
+            """By a dispatcher: the child is a dead letter, because no coordinator could begin it or go on with it."""
+
+        def __init__(
+            self,
+            *,
+            child_execution_id: _builtins.str = ...,
+            outcome: _builtins.bytes = ...,
+            given_up: Global___ExecutionMessage.GivenUp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "given_up", b"given_up", "outcome", b"outcome"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "end", b"end", "given_up", b"given_up", "outcome", b"outcome"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType_end: _TypeAlias = _typing.Literal["outcome", "given_up"]  # noqa: Y015
+        _WhichOneofArgType_end: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType_end) -> _WhichOneofReturnType_end | None: ...
+
+    @_typing.final
+    class GivenUp(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        REASON_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        reason: _builtins.str
+        """UPPER_SNAKE."""
+        message: _builtins.str
+        def __init__(
+            self,
+            *,
+            reason: _builtins.str = ...,
+            message: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     RUN_REPORT_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    CHILD_ENDED_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """The idempotency key: a message is journalled at most once."""
     execution_id: _builtins.str
     run_report: _builtins.bytes
     """The bytes of a coordinator.v1.RunReport that reached a coordinator which does not hold the execution."""
+    command: _builtins.bytes
+    """The bytes of a coordinator.v1.ExecutionCommand: a command of a person. Dispatchers do not look into it."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def cancel(self) -> Global___ExecutionMessage.Cancel: ...
+    @_builtins.property
+    def child_ended(self) -> Global___ExecutionMessage.ChildEnded: ...
     def __init__(
         self,
         *,
@@ -337,12 +397,14 @@ class ExecutionMessage(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         cancel: Global___ExecutionMessage.Cancel | None = ...,
         run_report: _builtins.bytes = ...,
+        command: _builtins.bytes = ...,
+        child_ended: Global___ExecutionMessage.ChildEnded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "create_time", b"create_time", "run_report", b"run_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "child_ended", b"child_ended", "command", b"command", "create_time", b"create_time", "run_report", b"run_report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "create_time", b"create_time", "execution_id", b"execution_id", "message_id", b"message_id", "run_report", b"run_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "child_ended", b"child_ended", "command", b"command", "create_time", b"create_time", "execution_id", b"execution_id", "message_id", b"message_id", "run_report", b"run_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["cancel", "run_report"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["cancel", "run_report", "command", "child_ended"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 

@@ -28,7 +28,7 @@ if _version_not_supported:
 class CoordinatorSessionsStub:
     """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
     executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report) are sent on the session of its holder, which acknowledges them when they
+    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
     are journalled.
     """
 
@@ -48,7 +48,7 @@ class CoordinatorSessionsStub:
 class CoordinatorSessionsServicer:
     """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
     executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report) are sent on the session of its holder, which acknowledges them when they
+    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
     are journalled.
     """
 
@@ -88,7 +88,7 @@ def add_CoordinatorSessionsServicer_to_server(servicer, server):
 class CoordinatorSessions:
     """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
     executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report) are sent on the session of its holder, which acknowledges them when they
+    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
     are journalled.
     """
 

@@ -15,7 +15,7 @@ GRPC_VERSION: str
 class CoordinatorSessionsStub:
     """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
     executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report) are sent on the session of its holder, which acknowledges them when they
+    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
     are journalled.
     """
 
@@ -37,7 +37,7 @@ class CoordinatorSessionsStub:
 class CoordinatorSessionsServicer(metaclass=_abc_1.ABCMeta):
     """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
     executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report) are sent on the session of its holder, which acknowledges them when they
+    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
     are journalled.
     """
 

@@ -59,6 +59,8 @@ class _FailureReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Failure
     """The execution was ending."""
     FAILURE_REASON_CIRCUIT_BREAKER: _FailureReason.ValueType  # 70
     """Its retry budget was over while the circuit of its target was open."""
+    FAILURE_REASON_MANUAL: _FailureReason.ValueType  # 5
+    """A person has set it apart."""
 
 class FailureReason(_FailureReason, metaclass=_FailureReasonEnumTypeWrapper):
     """Why a piece of work is not tried again. Unspecified: it is tried again."""
@@ -72,6 +74,8 @@ FAILURE_REASON_STOPPED: FailureReason.ValueType  # 4
 """The execution was ending."""
 FAILURE_REASON_CIRCUIT_BREAKER: FailureReason.ValueType  # 70
 """Its retry budget was over while the circuit of its target was open."""
+FAILURE_REASON_MANUAL: FailureReason.ValueType  # 5
+"""A person has set it apart."""
 Global___FailureReason: _TypeAlias = FailureReason  # noqa: Y015
 
 class _ReleaseReason:
@@ -105,6 +109,12 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     WAIT_KIND_UNSPECIFIED: _WaitKind.ValueType  # 0
     WAIT_KIND_TIMER: _WaitKind.ValueType  # 1
     WAIT_KIND_SIGNAL: _WaitKind.ValueType  # 2
+    WAIT_KIND_CHILD: _WaitKind.ValueType  # 4
+    WAIT_KIND_APPROVAL: _WaitKind.ValueType  # 40
+    WAIT_KIND_OUTSIDE: _WaitKind.ValueType  # 41
+    """Somebody else finishes the work of a run that was deferred."""
+    WAIT_KIND_PERSON: _WaitKind.ValueType  # 6
+    """The work has failed for good, and a person decides what becomes of it."""
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
     """The kinds of waits."""
@@ -112,6 +122,12 @@ class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
 WAIT_KIND_UNSPECIFIED: WaitKind.ValueType  # 0
 WAIT_KIND_TIMER: WaitKind.ValueType  # 1
 WAIT_KIND_SIGNAL: WaitKind.ValueType  # 2
+WAIT_KIND_CHILD: WaitKind.ValueType  # 4
+WAIT_KIND_APPROVAL: WaitKind.ValueType  # 40
+WAIT_KIND_OUTSIDE: WaitKind.ValueType  # 41
+"""Somebody else finishes the work of a run that was deferred."""
+WAIT_KIND_PERSON: WaitKind.ValueType  # 6
+"""The work has failed for good, and a person decides what becomes of it."""
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
 
 class _WaitOutcome:
@@ -157,9 +173,73 @@ FINAL_STATE_CANCELLED: FinalState.ValueType  # 3
 FINAL_STATE_TIMEOUT: FinalState.ValueType  # 4
 Global___FinalState: _TypeAlias = FinalState  # noqa: Y015
 
+class _DeadLetterResolution:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DeadLetterResolutionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeadLetterResolution.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEAD_LETTER_RESOLUTION_UNSPECIFIED: _DeadLetterResolution.ValueType  # 0
+    DEAD_LETTER_RESOLUTION_PENDING: _DeadLetterResolution.ValueType  # 1
+    """Only the rows of dead letters have this."""
+    DEAD_LETTER_RESOLUTION_REQUEUED: _DeadLetterResolution.ValueType  # 2
+    DEAD_LETTER_RESOLUTION_FIXED: _DeadLetterResolution.ValueType  # 3
+    DEAD_LETTER_RESOLUTION_DISCARDED: _DeadLetterResolution.ValueType  # 4
+
+class DeadLetterResolution(_DeadLetterResolution, metaclass=_DeadLetterResolutionEnumTypeWrapper):
+    """What a person has decided about a dead letter."""
+
+DEAD_LETTER_RESOLUTION_UNSPECIFIED: DeadLetterResolution.ValueType  # 0
+DEAD_LETTER_RESOLUTION_PENDING: DeadLetterResolution.ValueType  # 1
+"""Only the rows of dead letters have this."""
+DEAD_LETTER_RESOLUTION_REQUEUED: DeadLetterResolution.ValueType  # 2
+DEAD_LETTER_RESOLUTION_FIXED: DeadLetterResolution.ValueType  # 3
+DEAD_LETTER_RESOLUTION_DISCARDED: DeadLetterResolution.ValueType  # 4
+Global___DeadLetterResolution: _TypeAlias = DeadLetterResolution  # noqa: Y015
+
+class _ApprovalChoice:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ApprovalChoiceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ApprovalChoice.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    APPROVAL_CHOICE_UNSPECIFIED: _ApprovalChoice.ValueType  # 0
+    APPROVAL_CHOICE_APPROVE: _ApprovalChoice.ValueType  # 1
+    APPROVAL_CHOICE_REJECT: _ApprovalChoice.ValueType  # 2
+
+class ApprovalChoice(_ApprovalChoice, metaclass=_ApprovalChoiceEnumTypeWrapper): ...
+
+APPROVAL_CHOICE_UNSPECIFIED: ApprovalChoice.ValueType  # 0
+APPROVAL_CHOICE_APPROVE: ApprovalChoice.ValueType  # 1
+APPROVAL_CHOICE_REJECT: ApprovalChoice.ValueType  # 2
+Global___ApprovalChoice: _TypeAlias = ApprovalChoice  # noqa: Y015
+
+class _ApprovalState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ApprovalStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ApprovalState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    APPROVAL_STATE_UNSPECIFIED: _ApprovalState.ValueType  # 0
+    APPROVAL_STATE_PENDING: _ApprovalState.ValueType  # 1
+    APPROVAL_STATE_APPROVED: _ApprovalState.ValueType  # 2
+    APPROVAL_STATE_REJECTED: _ApprovalState.ValueType  # 3
+    APPROVAL_STATE_EXPIRED: _ApprovalState.ValueType  # 4
+    APPROVAL_STATE_CANCELLED: _ApprovalState.ValueType  # 5
+
+class ApprovalState(_ApprovalState, metaclass=_ApprovalStateEnumTypeWrapper): ...
+
+APPROVAL_STATE_UNSPECIFIED: ApprovalState.ValueType  # 0
+APPROVAL_STATE_PENDING: ApprovalState.ValueType  # 1
+APPROVAL_STATE_APPROVED: ApprovalState.ValueType  # 2
+APPROVAL_STATE_REJECTED: ApprovalState.ValueType  # 3
+APPROVAL_STATE_EXPIRED: ApprovalState.ValueType  # 4
+APPROVAL_STATE_CANCELLED: ApprovalState.ValueType  # 5
+Global___ApprovalState: _TypeAlias = ApprovalState  # noqa: Y015
+
 @_typing.final
 class Event(_message.Message):
-    """One event of an execution. The coordinator's core/events.py has the same fields under the same names, and
+    """One event of an execution. The coordinator's core/events/ has the same fields under the same names, and
     store/event_table.py translates between the two.
 
     Every event about work carries its key. Every event about one attempt also carries the number of the run: the run id
@@ -195,8 +275,32 @@ class Event(_message.Message):
     STOP_ORDERED_FIELD_NUMBER: _builtins.int
     EXECUTION_FINISHED_FIELD_NUMBER: _builtins.int
     WORK_RENDERED_FIELD_NUMBER: _builtins.int
+    SIGNAL_RECEIVED_FIELD_NUMBER: _builtins.int
+    SIGNAL_TAKEN_FIELD_NUMBER: _builtins.int
+    APPROVAL_REQUESTED_FIELD_NUMBER: _builtins.int
+    APPROVAL_DECIDED_FIELD_NUMBER: _builtins.int
+    RUN_DEFERRED_FIELD_NUMBER: _builtins.int
+    OUTSIDE_ANSWERED_FIELD_NUMBER: _builtins.int
+    EXECUTION_PAUSED_FIELD_NUMBER: _builtins.int
+    EXECUTION_RESUMED_FIELD_NUMBER: _builtins.int
+    COMMAND_REFUSED_FIELD_NUMBER: _builtins.int
+    LOOP_STARTED_FIELD_NUMBER: _builtins.int
+    LOOP_CONTINUED_FIELD_NUMBER: _builtins.int
+    LOOP_GATHERED_FIELD_NUMBER: _builtins.int
+    LOOP_CLOSED_FIELD_NUMBER: _builtins.int
+    CHILD_REQUESTED_FIELD_NUMBER: _builtins.int
+    CHILD_STARTED_FIELD_NUMBER: _builtins.int
+    CHILD_CANCEL_ORDERED_FIELD_NUMBER: _builtins.int
+    ITEMS_REQUESTED_FIELD_NUMBER: _builtins.int
+    ITEMS_READ_FIELD_NUMBER: _builtins.int
+    EXECUTION_REOPENED_FIELD_NUMBER: _builtins.int
     WORK_HELD_BACK_FIELD_NUMBER: _builtins.int
     WORK_LET_THROUGH_FIELD_NUMBER: _builtins.int
+    CHILD_REFUSED_FIELD_NUMBER: _builtins.int
+    CHILD_CANCEL_TOLD_FIELD_NUMBER: _builtins.int
+    COMPENSATION_STARTED_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_RESOLVED_FIELD_NUMBER: _builtins.int
+    RUN_QUARANTINED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -240,9 +344,57 @@ class Event(_message.Message):
     @_builtins.property
     def work_rendered(self) -> Global___WorkRendered: ...
     @_builtins.property
+    def signal_received(self) -> Global___SignalReceived: ...
+    @_builtins.property
+    def signal_taken(self) -> Global___SignalTaken: ...
+    @_builtins.property
+    def approval_requested(self) -> Global___ApprovalRequested: ...
+    @_builtins.property
+    def approval_decided(self) -> Global___ApprovalDecided: ...
+    @_builtins.property
+    def run_deferred(self) -> Global___RunDeferred: ...
+    @_builtins.property
+    def outside_answered(self) -> Global___OutsideAnswered: ...
+    @_builtins.property
+    def execution_paused(self) -> Global___ExecutionPaused: ...
+    @_builtins.property
+    def execution_resumed(self) -> Global___ExecutionResumed: ...
+    @_builtins.property
+    def command_refused(self) -> Global___CommandRefused: ...
+    @_builtins.property
+    def loop_started(self) -> Global___LoopStarted: ...
+    @_builtins.property
+    def loop_continued(self) -> Global___LoopContinued: ...
+    @_builtins.property
+    def loop_gathered(self) -> Global___LoopGathered: ...
+    @_builtins.property
+    def loop_closed(self) -> Global___LoopClosed: ...
+    @_builtins.property
+    def child_requested(self) -> Global___ChildRequested: ...
+    @_builtins.property
+    def child_started(self) -> Global___ChildStarted: ...
+    @_builtins.property
+    def child_cancel_ordered(self) -> Global___ChildCancelOrdered: ...
+    @_builtins.property
+    def items_requested(self) -> Global___ItemsRequested: ...
+    @_builtins.property
+    def items_read(self) -> Global___ItemsRead: ...
+    @_builtins.property
+    def execution_reopened(self) -> Global___ExecutionReopened: ...
+    @_builtins.property
     def work_held_back(self) -> Global___WorkHeldBack: ...
     @_builtins.property
     def work_let_through(self) -> Global___WorkLetThrough: ...
+    @_builtins.property
+    def child_refused(self) -> Global___ChildRefused: ...
+    @_builtins.property
+    def child_cancel_told(self) -> Global___ChildCancelTold: ...
+    @_builtins.property
+    def compensation_started(self) -> Global___CompensationStarted: ...
+    @_builtins.property
+    def dead_letter_resolved(self) -> Global___DeadLetterResolved: ...
+    @_builtins.property
+    def run_quarantined(self) -> Global___RunQuarantined: ...
     def __init__(
         self,
         *,
@@ -267,14 +419,38 @@ class Event(_message.Message):
         stop_ordered: Global___StopOrdered | None = ...,
         execution_finished: Global___ExecutionFinished | None = ...,
         work_rendered: Global___WorkRendered | None = ...,
+        signal_received: Global___SignalReceived | None = ...,
+        signal_taken: Global___SignalTaken | None = ...,
+        approval_requested: Global___ApprovalRequested | None = ...,
+        approval_decided: Global___ApprovalDecided | None = ...,
+        run_deferred: Global___RunDeferred | None = ...,
+        outside_answered: Global___OutsideAnswered | None = ...,
+        execution_paused: Global___ExecutionPaused | None = ...,
+        execution_resumed: Global___ExecutionResumed | None = ...,
+        command_refused: Global___CommandRefused | None = ...,
+        loop_started: Global___LoopStarted | None = ...,
+        loop_continued: Global___LoopContinued | None = ...,
+        loop_gathered: Global___LoopGathered | None = ...,
+        loop_closed: Global___LoopClosed | None = ...,
+        child_requested: Global___ChildRequested | None = ...,
+        child_started: Global___ChildStarted | None = ...,
+        child_cancel_ordered: Global___ChildCancelOrdered | None = ...,
+        items_requested: Global___ItemsRequested | None = ...,
+        items_read: Global___ItemsRead | None = ...,
+        execution_reopened: Global___ExecutionReopened | None = ...,
         work_held_back: Global___WorkHeldBack | None = ...,
         work_let_through: Global___WorkLetThrough | None = ...,
+        child_refused: Global___ChildRefused | None = ...,
+        child_cancel_told: Global___ChildCancelTold | None = ...,
+        compensation_started: Global___CompensationStarted | None = ...,
+        dead_letter_resolved: Global___DeadLetterResolved | None = ...,
+        run_quarantined: Global___RunQuarantined | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "dead_letter_resolved", b"dead_letter_resolved", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_quarantined", b"run_quarantined", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "dead_letter_resolved", b"dead_letter_resolved", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_quarantined", b"run_quarantined", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "work_held_back", "work_let_through"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened", "work_held_back", "work_let_through", "child_refused", "child_cancel_told", "compensation_started", "dead_letter_resolved", "run_quarantined"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -290,7 +466,9 @@ class WorkKey(_message.Message):
     ITERATION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The id of the node, or "$output" for the rendering of the workflow's output."""
+    """The id of the node, "$output" for the rendering of the workflow's output, or "<node>$undo" for the compensation of a
+    node.
+    """
     iteration: _builtins.int
     """0 for a plain node; 1, 2, 3 and so on for the items or turns of a loop."""
     generation: _builtins.int
@@ -707,13 +885,18 @@ class ControlRendered(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     config: _builtins.bytes
-    """JSON."""
+    """JSON. Empty if `stored` is set."""
     start_time: _builtins.int
     end_time: _builtins.int
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def stored(self) -> Global___OutputRef:
+        """Where the config is kept, if it is too large to be inline."""
+
     def __init__(
         self,
         *,
@@ -722,10 +905,11 @@ class ControlRendered(_message.Message):
         config: _builtins.bytes = ...,
         start_time: _builtins.int = ...,
         end_time: _builtins.int = ...,
+        stored: Global___OutputRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "end_time", b"end_time", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "end_time", b"end_time", "key", b"key", "run", b"run", "start_time", b"start_time", "stored", b"stored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -818,6 +1002,7 @@ class RunFailed(_message.Message):
     IS_HANDLED_FIELD_NUMBER: _builtins.int
     IS_REPORTED_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
+    IS_HELD_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     fingerprint: _builtins.str
     """It is equal for failures that a person would call the same."""
@@ -836,6 +1021,8 @@ class RunFailed(_message.Message):
     """A failure edge leaves the node: its failure does not fail the execution."""
     is_reported: _builtins.bool
     """False: the coordinator decided so by itself, and told the runner to stop."""
+    is_held: _builtins.bool
+    """The work waits for a person. A WaitStarted follows."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     @_builtins.property
@@ -860,10 +1047,11 @@ class RunFailed(_message.Message):
         is_handled: _builtins.bool = ...,
         is_reported: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
+        is_held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_held", b"is_held", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -883,6 +1071,7 @@ class RunLost(_message.Message):
     IS_HANDLED_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
     IS_SPARED_FIELD_NUMBER: _builtins.int
+    IS_HELD_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     fingerprint: _builtins.str
     reason: Global___FailureReason.ValueType
@@ -890,6 +1079,8 @@ class RunLost(_message.Message):
     is_handled: _builtins.bool
     is_spared: _builtins.bool
     """The run had not begun while another run of the same instance had. It does not count as a death."""
+    is_held: _builtins.bool
+    """As in RunFailed."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     @_builtins.property
@@ -907,10 +1098,11 @@ class RunLost(_message.Message):
         is_handled: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
         is_spared: _builtins.bool = ...,
+        is_held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "fingerprint", b"fingerprint", "is_handled", b"is_handled", "is_spared", b"is_spared", "key", b"key", "reason", b"reason", "run", b"run", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "fingerprint", b"fingerprint", "is_handled", b"is_handled", "is_held", b"is_held", "is_spared", b"is_spared", "key", b"key", "reason", b"reason", "run", b"run", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -961,7 +1153,7 @@ Global___RunReleased: _TypeAlias = RunReleased  # noqa: Y015
 
 @_typing.final
 class RunCancelled(_message.Message):
-    """The run ended without an outcome because the execution is ending."""
+    """The run ended without an outcome because the execution, or the loop that it is an item of, is ending."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1059,10 +1251,13 @@ class WaitStarted(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     DUE_TIME_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     kind: Global___WaitKind.ValueType
     due_time: _builtins.int
     """When the time ends the wait. 0: no time does."""
+    name: _builtins.str
+    """The signal that is waited for. Empty for the other kinds."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     def __init__(
@@ -1072,10 +1267,11 @@ class WaitStarted(_message.Message):
         run: _builtins.int = ...,
         kind: Global___WaitKind.ValueType = ...,
         due_time: _builtins.int = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "key", b"key", "kind", b"kind", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "key", b"key", "kind", b"kind", "name", b"name", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1108,6 +1304,202 @@ class WaitEnded(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitEnded: _TypeAlias = WaitEnded  # noqa: Y015
+
+@_typing.final
+class ItemsRequested(_message.Message):
+    """The rendered config of a loop is in the output store. The coordinator reads it before the loop starts or fails."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemsRequested: _TypeAlias = ItemsRequested  # noqa: Y015
+
+@_typing.final
+class ItemsRead(_message.Message):
+    """The config was read. The start or the outcome of the loop follows in the same append."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemsRead: _TypeAlias = ItemsRead  # noqa: Y015
+
+@_typing.final
+class LoopStarted(_message.Message):
+    """A control node began to loop over items, or to take turns. Its items have its node and its generation, and the
+    iterations 1, 2, 3 and so on. The run is the one that rendered its config, or a new one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    PARALLEL_MAX_FIELD_NUMBER: _builtins.int
+    CONTINUES_ON_FAILURE_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    count: _builtins.int
+    """How many items there are, or how many turns it takes at most."""
+    parallel_max: _builtins.int
+    """So many items are under way at once, at most."""
+    continues_on_failure: _builtins.bool
+    """An item that fails does not end the loop."""
+    delay: _builtins.int
+    """Between two turns."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The items that begin at once. Further ones begin with the outcomes of these."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        count: _builtins.int = ...,
+        parallel_max: _builtins.int = ...,
+        continues_on_failure: _builtins.bool = ...,
+        delay: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continues_on_failure", b"continues_on_failure", "count", b"count", "delay", b"delay", "key", b"key", "parallel_max", b"parallel_max", "run", b"run", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopStarted: _TypeAlias = LoopStarted  # noqa: Y015
+
+@_typing.final
+class LoopContinued(_message.Message):
+    """The wait between two turns of a loop is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The turn that begins."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "run", b"run", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopContinued: _TypeAlias = LoopContinued  # noqa: Y015
+
+@_typing.final
+class LoopGathered(_message.Message):
+    """All items are done, and their outputs together are too large to be inline. The coordinator puts them into the output
+    store. A LoopClosed and the outcome of the loop follow when they are there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopGathered: _TypeAlias = LoopGathered  # noqa: Y015
+
+@_typing.final
+class LoopClosed(_message.Message):
+    """No item of the loop begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each
+    item that is stopped.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Items that were ready for a runner, awaited their next attempt, or were to begin."""
+
+    @_builtins.property
+    def stopped(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Items that runners have, who are told to stop. Nobody waits for their answers."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        cancelled: _abc.Iterable[Global___WorkKey] | None = ...,
+        stopped: _abc.Iterable[Global___WorkKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "key", b"key", "run", b"run", "stopped", b"stopped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopClosed: _TypeAlias = LoopClosed  # noqa: Y015
 
 @_typing.final
 class WorkSkipped(_message.Message):
@@ -1262,6 +1654,262 @@ class StopOrdered(_message.Message):
 Global___StopOrdered: _TypeAlias = StopOrdered  # noqa: Y015
 
 @_typing.final
+class ExecutionPaused(_message.Message):
+    """A person has paused the execution: no work begins and no timer of a backoff or a wait fires until it is resumed or told
+    to end. Runs that are under way go on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    """Names the command."""
+    caller: _builtins.str
+    """Title of the key that gave the command."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "message_id", b"message_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionPaused: _TypeAlias = ExecutionPaused  # noqa: Y015
+
+@_typing.final
+class ExecutionResumed(_message.Message):
+    """The execution goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "message_id", b"message_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionResumed: _TypeAlias = ExecutionResumed  # noqa: Y015
+
+@_typing.final
+class ReopenedWork(_message.Message):
+    """Work that is done again, or for the first time, after a reopening."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    UNRESOLVED_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    OVERRIDES_FIELD_NUMBER: _builtins.int
+    unresolved: _builtins.int
+    """The edges into it, as they stand after the reopening: those that have yet to resolve, and those that resolved as taken
+    and as blocked by a failure.
+    """
+    taken: _builtins.int
+    blocked: _builtins.int
+    overrides: _builtins.bytes
+    """A JSON object that is laid over its inputs. Empty: none."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        unresolved: _builtins.int = ...,
+        taken: _builtins.int = ...,
+        blocked: _builtins.int = ...,
+        overrides: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "key", b"key", "overrides", b"overrides", "taken", b"taken", "unresolved", b"unresolved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReopenedWork: _TypeAlias = ReopenedWork  # noqa: Y015
+
+@_typing.final
+class ExecutionReopened(_message.Message):
+    """A person has some work done again: the execution goes on, also if it had ended. What is not named here keeps its outcome."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    FIRST_FAILURE_FIELD_NUMBER: _builtins.int
+    DEADLINE_TIME_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    epoch: _builtins.int
+    """The lease under which it goes on. If the execution had ended, this is a new one: it was not adopted before."""
+    holder: _builtins.str
+    deadline_time: _builtins.int
+    """0: none. A new span if the execution had ended."""
+    @_builtins.property
+    def work(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReopenedWork]: ...
+    @_builtins.property
+    def first_failure(self) -> Global___Failure:
+        """The first failure that remains and that nobody handles."""
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """What becomes of the work whose edges have all resolved, or that no edge leads to."""
+
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        holder: _builtins.str = ...,
+        work: _abc.Iterable[Global___ReopenedWork] | None = ...,
+        first_failure: Global___Failure | None = ...,
+        deadline_time: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_failure", b"first_failure", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "deadline_time", b"deadline_time", "epoch", b"epoch", "first_failure", b"first_failure", "holder", b"holder", "message_id", b"message_id", "then", b"then", "work", b"work"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionReopened: _TypeAlias = ExecutionReopened  # noqa: Y015
+
+@_typing.final
+class DeadLetterResolved(_message.Message):
+    """A person has decided about a run that failed for good. An execution that has ended stays as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    RESOLUTION_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    epoch: _builtins.int
+    """As in ExecutionReopened."""
+    holder: _builtins.str
+    run: _builtins.int
+    """The run that failed for good."""
+    resolution: Global___DeadLetterResolution.ValueType
+    notes: _builtins.str
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """What follows from the failure now, if the work was held for a person and is discarded."""
+
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        holder: _builtins.str = ...,
+        run: _builtins.int = ...,
+        resolution: Global___DeadLetterResolution.ValueType = ...,
+        notes: _builtins.str = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "epoch", b"epoch", "holder", b"holder", "message_id", b"message_id", "notes", b"notes", "resolution", b"resolution", "run", b"run", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetterResolved: _TypeAlias = DeadLetterResolved  # noqa: Y015
+
+@_typing.final
+class RunQuarantined(_message.Message):
+    """A person has set the work of this run apart, which is under way. Its RunFailed follows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    notes: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        notes: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "key", b"key", "message_id", b"message_id", "notes", b"notes", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunQuarantined: _TypeAlias = RunQuarantined  # noqa: Y015
+
+@_typing.final
+class CommandRefused(_message.Message):
+    """A command of a person did not fit the state, and nothing was changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    reason: _builtins.str
+    """UPPER_SNAKE."""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "message", b"message", "message_id", b"message_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandRefused: _TypeAlias = CommandRefused  # noqa: Y015
+
+@_typing.final
 class WorkHeldBack(_message.Message):
     """The work waits, because the circuit of its target is open. It costs no attempt. The event may come again for work that
     waits already, with a later until_time.
@@ -1328,6 +1976,46 @@ class WorkLetThrough(_message.Message):
 Global___WorkLetThrough: _TypeAlias = WorkLetThrough  # noqa: Y015
 
 @_typing.final
+class CompensationStarted(_message.Message):
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    WORKS_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    outcome: Global___FinalState.ValueType
+    """What it ends as after that."""
+    @_builtins.property
+    def error(self) -> Global___Failure: ...
+    @_builtins.property
+    def works(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """The compensations, in the order in which they are done, one after the other. The node of each is that of the work
+        that it undoes, followed by "$undo"; the generation is that of the work.
+        """
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The first of them is ready. The event that ends a compensation makes the next one ready."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___FinalState.ValueType = ...,
+        error: Global___Failure | None = ...,
+        works: _abc.Iterable[Global___WorkKey] | None = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "then", b"then", "works", b"works"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompensationStarted: _TypeAlias = CompensationStarted  # noqa: Y015
+
+@_typing.final
 class ExecutionFinished(_message.Message):
     """Nothing is going any more: the execution is final."""
 
@@ -1360,3 +2048,390 @@ class ExecutionFinished(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecutionFinished: _TypeAlias = ExecutionFinished  # noqa: Y015
+
+@_typing.final
+class ChildRequested(_message.Message):
+    """A node that waits wants this execution to be started as a child. The start is owed until ChildStarted or ChildRefused,
+    or until the child is over. It is repeated under the same id, so it happens once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    DEADLINE_TIME_FIELD_NUMBER: _builtins.int
+    IS_CANCELLED_WITH_PARENT_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    workflow: _builtins.str
+    version: _builtins.int
+    """0: the newest one when the child is started."""
+    input: _builtins.bytes
+    """A JSON object."""
+    deadline_time: _builtins.int
+    """0: none but that of the child's own workflow."""
+    is_cancelled_with_parent: _builtins.bool
+    """False: the child goes on when its parent ends before it."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+        workflow: _builtins.str = ...,
+        version: _builtins.int = ...,
+        input: _builtins.bytes = ...,
+        deadline_time: _builtins.int = ...,
+        is_cancelled_with_parent: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "deadline_time", b"deadline_time", "input", b"input", "is_cancelled_with_parent", b"is_cancelled_with_parent", "key", b"key", "run", b"run", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildRequested: _TypeAlias = ChildRequested  # noqa: Y015
+
+@_typing.final
+class ChildStarted(_message.Message):
+    """The child is queued."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildStarted: _TypeAlias = ChildStarted  # noqa: Y015
+
+@_typing.final
+class ChildRefused(_message.Message):
+    """The child cannot be started, now or later. If the node still waits for it, its failure follows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildRefused: _TypeAlias = ChildRefused  # noqa: Y015
+
+@_typing.final
+class ChildCancelTold(_message.Message):
+    """The cancel is in the mailbox of the child, or the child is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildCancelTold: _TypeAlias = ChildCancelTold  # noqa: Y015
+
+@_typing.final
+class ChildCancelOrdered(_message.Message):
+    """Nobody waits for the child any more, so it has to be cancelled. The cancel is owed until ChildCancelTold, or until the
+    execution is over.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    CHILD_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    child_execution_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        child_execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_execution_id", b"child_execution_id", "key", b"key", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildCancelOrdered: _TypeAlias = ChildCancelOrdered  # noqa: Y015
+
+@_typing.final
+class SignalReceived(_message.Message):
+    """A signal has come. It is kept until a node takes it; the sequence number of this event names it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    signal: _builtins.str
+    payload: _builtins.bytes
+    """JSON."""
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        signal: _builtins.str = ...,
+        payload: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "message_id", b"message_id", "payload", b"payload", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalReceived: _TypeAlias = SignalReceived  # noqa: Y015
+
+@_typing.final
+class SignalTaken(_message.Message):
+    """A node takes a signal that has come. The signal is no longer kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    number: _builtins.int
+    """The sequence number of its SignalReceived."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "number", b"number", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalTaken: _TypeAlias = SignalTaken  # noqa: Y015
+
+@_typing.final
+class ApprovalRequested(_message.Message):
+    """People are asked to decide. The id of the approval is that of the run. The time ends it with the wait that has begun
+    before.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    ASSIGNEES_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    title: _builtins.str
+    form: _builtins.bytes
+    """JSON Schema."""
+    required: _builtins.int
+    """The number of keys that have to approve."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def assignees(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Titles of keys, and roles like "role:ADMIN". Empty: everybody who may decide at all."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        title: _builtins.str = ...,
+        form: _builtins.bytes = ...,
+        assignees: _abc.Iterable[_builtins.str] | None = ...,
+        required: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignees", b"assignees", "form", b"form", "key", b"key", "required", b"required", "run", b"run", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalRequested: _TypeAlias = ApprovalRequested  # noqa: Y015
+
+@_typing.final
+class ApprovalDecided(_message.Message):
+    """Somebody has decided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    """The title of the key, and its id."""
+    key_id: _builtins.str
+    decision: Global___ApprovalChoice.ValueType
+    form: _builtins.bytes
+    """JSON that fits the form."""
+    comment: _builtins.str
+    outcome: Global___ApprovalState.ValueType
+    """How the approval ended by this decision. Unspecified: further decisions are needed."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        key_id: _builtins.str = ...,
+        decision: Global___ApprovalChoice.ValueType = ...,
+        form: _builtins.bytes = ...,
+        comment: _builtins.str = ...,
+        outcome: Global___ApprovalState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "comment", b"comment", "decision", b"decision", "form", b"form", "key", b"key", "key_id", b"key_id", "message_id", b"message_id", "outcome", b"outcome", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalDecided: _TypeAlias = ApprovalDecided  # noqa: Y015
+
+@_typing.final
+class RunDeferred(_message.Message):
+    """The runner has handed the work to somebody else, who has the completion token of the run. No runner has the run any
+    more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    DUE_TIME_FIELD_NUMBER: _builtins.int
+    INPUTS_HASH_FIELD_NUMBER: _builtins.int
+    CONFIG_HASH_FIELD_NUMBER: _builtins.int
+    COST_TOKENS_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    start_time: _builtins.int
+    due_time: _builtins.int
+    """When the timeout of the node ends the run. 0: no time does."""
+    inputs_hash: _builtins.bytes
+    config_hash: _builtins.bytes
+    cost_tokens: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        start_time: _builtins.int = ...,
+        due_time: _builtins.int = ...,
+        inputs_hash: _builtins.bytes = ...,
+        config_hash: _builtins.bytes = ...,
+        cost_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "due_time", b"due_time", "inputs_hash", b"inputs_hash", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunDeferred: _TypeAlias = RunDeferred  # noqa: Y015
+
+@_typing.final
+class OutsideAnswered(_message.Message):
+    """Whoever has the completion token of the run has said how the work ended. Its RunSucceeded or RunFailed follows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    message_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message_id", b"message_id", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutsideAnswered: _TypeAlias = OutsideAnswered  # noqa: Y015

@@ -64,6 +64,7 @@ class StartOrder(_message.Message):
     PARENT_EXECUTION_ID_FIELD_NUMBER: _builtins.int
     WATCHER_FIELD_NUMBER: _builtins.int
     RUNNER_WEIGHT_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """A UUIDv7, minted by api."""
     workspace: _builtins.str
@@ -91,6 +92,8 @@ class StartOrder(_message.Message):
     """The weight of the workspace when places of runners are shared out between workspaces: 1 for the tier FREE, 2 for PRO, 4
     for ENTERPRISE. Absent: 1.
     """
+    depth: _builtins.int
+    """How many executions are above this one: its parent, the parent of that one, and so on. Absent: it has no parent."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -119,10 +122,11 @@ class StartOrder(_message.Message):
         parent_execution_id: _builtins.str = ...,
         watcher: _builtins.str = ...,
         runner_weight: _builtins.int = ...,
+        depth: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "execution_id", b"execution_id", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "runner_weight", b"runner_weight", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "depth", b"depth", "execution_id", b"execution_id", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "runner_weight", b"runner_weight", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

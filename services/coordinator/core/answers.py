@@ -1,0 +1,44 @@
+"""Answers each command of a person once.
+
+The answer is an event that carries the command's message id: the event says what was changed, or it is a
+CommandRefused. The state remembers the newest answers (`fold/answers.py`), so a repeated command gives no events and
+gets the first answer, whoever holds the execution by then. Nothing is added to the journal of a final execution, so a
+command that it refuses is answered by its end.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from services.coordinator.core.commands import PersonCommand
+from services.coordinator.core.decision import CommandRefusal, RefusalReason
+from services.coordinator.core.events import CommandRefused
+from services.coordinator.core.state import Execution
+from services.coordinator.core.turn import Turn
+
+_Command = TypeVar("_Command", bound=PersonCommand)
+PersonHandler = Callable[[Turn, _Command], CommandRefusal | None]
+
+
+def answered_once(handler: PersonHandler[_Command]) -> PersonHandler[_Command]:
+    """Gives the handler each command once, and puts its refusal on record."""
+
+    def handle(turn: Turn, command: _Command) -> CommandRefusal | None:
+        before = turn.execution.answers.get(command.message_id)
+        if before is not None:
+            return CommandRefusal(RefusalReason(before.reason), before.message) if before.reason else None
+        refusal = handler(turn, command)
+        if refusal is not None and not turn.execution.is_final:
+            reason, message = refusal.reason.value, refusal.message
+            turn.emit(CommandRefused(turn.now, command.message_id, command.caller, reason, message))
+        return refusal
+
+    return handle
+
+
+def ended(execution: Execution) -> CommandRefusal | None:
+    """The refusal of a command that needs an execution which goes on."""
+    if execution.is_final:
+        return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution has already ended: {execution.state}")
+    if execution.stop is not None:
+        return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution is ending: {execution.stop.outcome}")
+    return None

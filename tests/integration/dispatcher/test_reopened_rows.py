@@ -1,0 +1,96 @@
+"""An execution that has ended is queued again by a message that may reopen it."""
+
+import asyncio
+import uuid
+
+import pytest
+
+from services.dispatcher.app.ports import PendingReport
+from services.dispatcher.core.items import LeaseFinished, MailboxMessage, NewStart, RowToMake, State
+from tests.integration.dispatcher.conftest import Rig, new_start
+from tests.integration.dispatcher.test_admission_loop import Recorder
+from tests.integration.dispatcher.test_returns import returns_of
+
+
+def reopening(to: NewStart, message_id: str = "") -> MailboxMessage:
+    row = RowToMake(to.priority, to.start)
+    return MailboxMessage(message_id or str(uuid.uuid4()), to.execution_id, to.workspace, b"again", False, row)
+
+
+async def row_of(rig: Rig, of: NewStart) -> list[tuple[object, ...]]:
+    return await rig.rows("state, urgent, begun, reopens", f"execution_id = '{of.execution_id}'")
+
+
+async def test_message_makes_the_row_again_and_comes_with_the_grant(rig: Rig) -> None:
+    await rig.limit("ended", 5)
+    await rig.enqueue(ended := new_start("ended"))
+    (first,) = await rig.claim("ended", claims=1)
+    await rig.finish(first)
+    (delivery,) = await rig.mailbox.deliver([reopening(ended)])
+    assert delivery is not None
+    assert delivery.holder is None
+    assert await row_of(rig, ended) == [(State.PENDING, True, True, False)]
+    (again,) = await rig.claim("ended", claims=1)
+    assert (again.execution_id, again.is_resumed, again.has_begun) == (ended.execution_id, True, True)
+    assert again.epoch > first.epoch
+    assert (list(again.messages), again.start) == ([b"again"], ended.start)
+
+
+async def test_it_takes_a_slot_like_any_other(rig: Rig) -> None:
+    await rig.limit("one", 1)
+    await rig.enqueue(ended := new_start("one"))
+    await rig.finish(*await rig.claim("one", claims=1))
+    await rig.enqueue(other := new_start("one"))
+    (held,) = await rig.claim("one", claims=1)
+    assert held.execution_id == other.execution_id
+    await rig.mailbox.deliver([reopening(ended)])
+    assert await rig.claim("one", claims=1) == []
+    await rig.finish(held)
+    assert [claim.execution_id for claim in await rig.claim("one", claims=1)] == [ended.execution_id]
+
+
+async def test_ten_messages_at_once_make_one_row(rig: Rig) -> None:
+    await rig.limit("ten", 5)
+    await rig.enqueue(ended := new_start("ten"))
+    await rig.finish(*await rig.claim("ten", claims=1))
+    delivered = await asyncio.gather(*(rig.mailbox.deliver([reopening(ended)]) for _ in range(10)))
+    assert all(delivery is not None for (delivery,) in delivered)
+    (claim,) = await rig.claim("ten", claims=5)
+    assert len(claim.messages) == 10
+
+
+@pytest.mark.parametrize("lost", ["", "keep_open"])
+async def test_row_outlives_the_end_when_the_message_came_just_before(rig: Rig, lost: str) -> None:
+    """The holder had forgotten the execution when the message came to it."""
+    workspace = f"just-before-{lost}"
+    await rig.limit(workspace, 5)
+    await rig.enqueue(ending := new_start(workspace))
+    (claim,) = await rig.claim(workspace, claims=1)
+    (delivery,) = await rig.mailbox.deliver([reopening(ending)])
+    assert delivery is not None
+    assert delivery.holder == "holder-a"
+    assert await rig.finish(claim) == [None], "the row is still there"
+    returns, inbox = returns_of(rig, lost)
+    holder = Recorder()
+    returns.late([PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), holder)])
+    if lost:
+        with pytest.raises(Exception, match="no answer"):
+            await returns.run_once()
+    await returns.run_once()
+    assert [*holder.acknowledged, *holder.refused] != []
+    assert await row_of(rig, ending) == [(State.PENDING, True, True, False)]
+    assert lost or inbox.queues.take(9) == [workspace]
+    (again,) = await rig.claim(workspace, claims=1)
+    assert list(again.messages) == [b"again"]
+    await rig.finish(again)
+    assert await row_of(rig, ending) == [], "now it is gone"
+
+
+async def test_end_of_an_execution_that_nobody_reopens_is_answered_as_before(rig: Rig) -> None:
+    (claim,) = await rig.leased("plain-end")
+    await rig.finish(claim)
+    returns, _ = returns_of(rig)
+    holder = Recorder()
+    returns.late([PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), holder)])
+    await returns.run_once()
+    assert list(holder.acknowledged) == ["r1"]
