@@ -110,6 +110,34 @@ ADMISSION: Final = [
     ),
 ]
 
+CIRCUITS: Final = [
+    Mutant(
+        "permits_without_a_limit",
+        *(_COORDINATOR, "_with_permits", taken_as("policy.permits_max", "policy.permits_max + 1")),
+        "test_so_many_permits_are_given_and_no_more",
+    ),
+    Mutant(
+        "outcome_of_an_earlier_opening_counted",
+        *(_COORDINATOR, "visited", not_compared("generation")),
+        "test_a_late_outcome_of_an_earlier_opening_changes_nothing",
+    ),
+    Mutant(
+        "circuit_visited_without_its_lock",
+        *(f"{_COORDINATOR}/store", "_LOCK", sql_replaced("FOR UPDATE", "")),
+        "test_of_all_that_ask_at_once_only_the_permitted_go_through[postgres]",
+    ),
+    Mutant(
+        "attempt_charged_for_a_run_that_was_not_made",
+        *(_COORDINATOR, "work_held_back", also("work.failures += 1")),
+        "test_a_run_that_was_not_made_costs_no_attempt_and_its_work_waits",
+    ),
+    Mutant(
+        "work_granted_behind_an_open_circuit",
+        *(_COORDINATOR, "Circuits._hold_of", answered("_is_open", "False")),
+        "test_failures_open_the_circuit_and_others_hear_of_it_within_a_second",
+    ),
+]
+
 EXECUTIONS_AND_RUNS: Final = [
     Mutant(
         "attempt_charged_for_a_run_handed_back",
@@ -320,6 +348,7 @@ RED_TEAM: Final = [
 MUTANTS: Final = [
     *FENCES,
     *ADMISSION,
+    *CIRCUITS,
     *EXECUTIONS_AND_RUNS,
     *SHARES,
     *OUTAGES,

@@ -297,7 +297,7 @@ class TimerKind(Enum):
 
 
 # These wait while the execution is paused.
-HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT)
+HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT, TimerKind.GIVE_UP)
 
 Subject: TypeAlias = Work | Run | Wait | CircuitHold
 
