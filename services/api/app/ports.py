@@ -347,6 +347,10 @@ class DeadLetterQuery(NamedTuple):
 class RunDeadLetters(Protocol):
     """Any coordinator: runs that failed for good."""
 
+    async def outcome_after(self, letter: DeadLetterView) -> bool | None:
+        """Whether the work has succeeded since a person had it done again. None: it is under way."""
+        ...
+
     async def dead_letter(self, workspace: str, dead_letter_id: str) -> DeadLetterView | None: ...
 
     async def dead_letter_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]: ...
