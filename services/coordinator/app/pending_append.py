@@ -40,7 +40,8 @@ from services.coordinator.core.projection import (
     run_row,
 )
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution, Run, summary
+from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import ErrorClass, Instant, WorkKey
 from windlass.definition.modules import is_own
 
