@@ -19,7 +19,7 @@ _LOOK_SECONDS: Final = 0.5
 
 Resolve = Callable[[DeadLetterView], Awaitable[object]]
 # Whether the work of a requeued dead letter succeeded; None while it is under way.
-Outcome = Callable[[DeadLetterView], Awaitable[bool | None]]
+LaterOutcome = Callable[[DeadLetterView], Awaitable[bool | None]]
 
 
 class Redrive(NamedTuple):
@@ -51,7 +51,7 @@ class Redriver:
         return found[:TOTAL_MAX]
 
     async def run(
-        self, letters: Sequence[DeadLetterView], resolve: Resolve, outcome: Outcome | None
+        self, letters: Sequence[DeadLetterView], resolve: Resolve, outcome: LaterOutcome | None
     ) -> AsyncIterator[Redrive]:
         """Without `outcome`, nothing is awaited."""
         state = Redrive(len(letters))
@@ -70,7 +70,7 @@ class Redriver:
                 if state.stopped:
                     return
 
-    async def _awaited(self, piece: Sequence[DeadLetterView], state: Redrive, outcome: Outcome) -> Redrive:
+    async def _awaited(self, piece: Sequence[DeadLetterView], state: Redrive, outcome: LaterOutcome) -> Redrive:
         end = self._clock.monotonic() + _PIECE_SECONDS
         under_way = list(piece)
         while under_way:

@@ -2,7 +2,7 @@
 
 from services.coordinator.core.commands import Discard, MarkFixed, Requeue
 from services.coordinator.core.decision import RefusalReason
-from services.coordinator.core.state import summary
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import WorkKey
 from tests.support.story import Story, begun, chain, names, node, started
 
