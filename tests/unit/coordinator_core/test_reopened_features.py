@@ -1,10 +1,10 @@
 """Loops, compensations and pauses meet a person who has work done again."""
 
-from services.coordinator.core.commands import Discard, MarkFixed, Requeue
+from services.coordinator.core.commands import MarkFixed, Requeue
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.summary import summary
 from services.coordinator.core.values import WorkKey
-from tests.support.story import Story, begun, chain, names, node, started
+from tests.support.story import Story, begun, chain, node, started
 
 BODY = {"module": "noop@1"}
 
@@ -60,17 +60,6 @@ def compensated():
     story.assign(undoing.node.id)
     story.fail(undoing.node.id)
     return story, undoing.node.id
-
-
-def test_a_compensation_that_failed_is_a_dead_letter_that_is_only_discarded():
-    story, undoing = compensated()
-    assert story.state == "FAILED"
-    letters = {letter.run.work.node.id: number for number, letter in story.execution.dead_letters.items()}
-    assert set(letters) == {"bad", undoing}
-    for make, given in ((Requeue, ()), (MarkFixed, (b"{}",))):
-        refused = story.give(make, letters[undoing], *given, message_id=make.__name__)
-        assert (refused.events, refused.refusal.reason) == ([], RefusalReason.NODE_NOT_RETRIED)
-    assert names(story.give(Discard, letters[undoing])) == ["DeadLetterResolved"]
 
 
 def test_an_execution_that_was_undone_is_retried_from_its_failed_node():

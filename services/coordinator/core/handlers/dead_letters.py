@@ -20,9 +20,10 @@ def requeue(turn: Turn, command: Requeue) -> CommandRefusal | None:
     found = _pending(turn.execution, command.run, DeadLetterResolution.REQUEUED)
     if not isinstance(found, DeadLetter):
         return found
-    if (refusal := _of_compensation(found)) is not None:
-        return refusal
     node_id = found.run.work.node.id
+    if found.run.work.node.undoes:
+        message = "a compensation is not done again: undo its node by hand, and mark the dead letter as fixed"
+        return CommandRefusal(RefusalReason.NODE_NOT_RETRIED, message)
     overrides = {node_id: command.overrides} if command.overrides else {}
     return reopen(turn, command, with_what_was_left(turn.execution, node_id), overrides, notes=command.notes)
 
@@ -32,9 +33,11 @@ def mark_fixed(turn: Turn, command: MarkFixed) -> CommandRefusal | None:
     found = _pending(turn.execution, command.run, DeadLetterResolution.FIXED)
     if not isinstance(found, DeadLetter):
         return found
-    if (refusal := _of_compensation(found)) is not None:
-        return refusal
     node_id = found.run.work.node.id
+    if found.run.work.node.undoes:
+        # A person has undone the node. Nothing else follows from that.
+        resolve(turn, command, command.run, DeadLetterResolution.FIXED, command.notes)
+        return None
     chosen = with_what_was_left(turn.execution, node_id)
     refusal = reopen(turn, command, chosen, {}, notes=command.notes, fixed=node_id)
     if refusal is None:
@@ -53,14 +56,6 @@ def discard(turn: Turn, command: Discard) -> CommandRefusal | None:
     then = judge(execution, work, Outcome.FAILED) if is_held(execution, work.node.id) else NOTHING_FOLLOWS
     resolve(turn, command, command.run, DeadLetterResolution.DISCARDED, command.notes, then)
     return None
-
-
-def _of_compensation(letter: DeadLetter) -> CommandRefusal | None:
-    """What undoes a node is part of the end of the execution."""
-    if not letter.run.work.node.undoes:
-        return None
-    message = "a compensation is not done again by itself: undo the work by hand, and discard the dead letter"
-    return CommandRefusal(RefusalReason.NODE_NOT_RETRIED, message)
 
 
 def _pending(execution: Execution, run: int, wanted: DeadLetterResolution) -> DeadLetter | CommandRefusal | None:
