@@ -234,10 +234,6 @@ class PendingAppend:
         execution = self.execution
         return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
 
-    def _is_reopened(self) -> bool:
-        # Only a command of a person reopens, and nearly all executions have none.
-        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
-
     def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
         """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""
         letters = self.execution.dead_letters
