@@ -91,7 +91,7 @@ async def test_failed_run_is_listed_with_everything_a_person_needs(letters: Lett
     assert (letter.node, letter.module, letter.attempts) == ("check", "test.check@1", 1)
     assert (letter.reason, letter.error.type) == (DeadLetter.PERMANENT_ERROR, "NEGATIVE")
     assert (letter.error.message, letter.resolution) == ("-1 is negative", DeadLetter.PENDING)
-    assert dict(letter.inputs) == {"n": "{{ input.n }}"}
+    assert json_format.MessageToDict(letter.inputs) == {"n": -1}, "as it was rendered"
     rival = "01931f3c-7a1b-7c3d-8e4f-1234567890ab.1"
     assert await refused(letters.get(rival)) == "DEAD_LETTER_NOT_FOUND"
 

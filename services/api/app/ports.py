@@ -334,6 +334,8 @@ class DeadLetterView(NamedTuple):
     record: Any
     # The dispatcher's row, if the execution could not be admitted.
     row: Any = None
+    # JSON with the members "config" and "inputs", as a runner rendered them. Empty: it is not known.
+    rendered: bytes = b""
 
 
 class DeadLetterQuery(NamedTuple):

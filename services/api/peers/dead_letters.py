@@ -30,7 +30,9 @@ class CoordinatorDeadLetters:
     async def dead_letter(self, workspace: str, dead_letter_id: str) -> DeadLetterView | None:
         request = pb.GetDeadLetterRequest(workspace=workspace, dead_letter_id=dead_letter_id)
         found = await self._peers.call(lambda channel: DeadLetterReadServiceStub(channel).GetDeadLetter, request)
-        return view_of(found.dead_letter) if found.HasField("dead_letter") else None
+        if not found.HasField("dead_letter"):
+            return None
+        return view_of(found.dead_letter)._replace(rendered=found.rendered)
 
     async def outcome_after(self, letter: DeadLetterView) -> bool | None:
         old = letter.record

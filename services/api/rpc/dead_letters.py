@@ -158,9 +158,14 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         return holding(pb.QuarantineRunResponse, dead_letter=letter.record)
 
     async def _whole(self, letter: DeadLetterView) -> pb.DeadLetter:
-        """With the inputs and the config of its node, as they are in the definition."""
+        """With the inputs and the config of its node, as they were rendered or as they are in the definition."""
         whole = pb.DeadLetter()
         whole.CopyFrom(letter.record)
+        if letter.rendered:
+            rendered = orjson.loads(letter.rendered)
+            fill(whole.inputs, orjson.dumps(rendered["inputs"]))
+            fill(whole.config, orjson.dumps(rendered["config"]))
+            return whole
         record = await self._workflows.get(caller().workspace, whole.workflow, whole.version)
         nodes = orjson.loads(record.definition).get("nodes", ()) if record is not None else ()
         for node in nodes:

@@ -126,7 +126,9 @@ class DeadLetter(_message.Message):
     def error(self) -> _resources_pb2.Run.Error: ...
     @_builtins.property
     def inputs(self) -> _struct_pb2.Struct:
-        """What the node works on and its config, with their templates unresolved if they have some. Set by GetDeadLetter."""
+        """What the node worked on and its config, as they were rendered. With their templates unresolved when that is not known:
+        nothing was rendered, it was more than 64 KiB, or the workflow says `recordInputs: false`. Set by GetDeadLetter.
+        """
 
     @_builtins.property
     def config(self) -> _struct_pb2.Struct: ...
