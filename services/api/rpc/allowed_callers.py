@@ -62,6 +62,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_DEAD_LETTERS}/DiscardDeadLetter": WRITE,
     f"{_DEAD_LETTERS}/MarkDeadLetterFixed": WRITE_DOCUMENT,
     f"{_DEAD_LETTERS}/QuarantineRun": WRITE,
+    f"{_DEAD_LETTERS}/BulkResolveDeadLetters": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX),
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
     # The completion token in the request is the whole permission.

@@ -217,6 +217,10 @@ class PendingAppend:
             self._dead_letters(),
         )
 
+    def _is_reopened(self) -> bool:
+        # Only a command of a person reopens, and nearly all executions have none.
+        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
+
     def completion_token(self, run: Run) -> str:
         """Empty for the modules that never hand their work to somebody else."""
         module = run.work.node.runner_module
@@ -229,10 +233,6 @@ class PendingAppend:
         """Every event of an approval names its run."""
         execution = self.execution
         return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
-
-    def _is_reopened(self) -> bool:
-        # Only a command of a person reopens, and nearly all executions have none.
-        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
 
     def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
         """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""

@@ -138,6 +138,7 @@ class Turn:
         retry_after: Span = 0,
         is_reported: bool = True,
         reason: FailureReason | None = None,
+        rendered: bytes = b"",
     ) -> None:
         """With a `reason` the work is not tried again, whatever its retry policy says."""
         verdict = reason or self._verdict(work, error, random, retry_after)
@@ -162,9 +163,15 @@ class Turn:
                 is_reported=is_reported,
                 then=ev.NOTHING_FOLLOWS if reason is None else self.after_failure(work, reason),
                 is_held=self.holds(work, reason),
+                rendered=b"" if reason is None or work.node.is_failure_handled else self._recorded(rendered),
             )
         )
         self.after_final_failure(work)
+
+    def _recorded(self, rendered: bytes) -> bytes:
+        """What people are shown of it, unless the workflow says that inputs are not to be kept."""
+        is_recorded = self.execution.definition.records_inputs and results.is_recordable(rendered)
+        return rendered if is_recorded else b""
 
     def _verdict(self, work: Work, error: Error, random: float, retry_after: Span) -> Instant | FailureReason:
         """When the work is tried again, or why it is not. While the execution is ending nobody asks."""

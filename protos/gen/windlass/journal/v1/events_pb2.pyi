@@ -1003,6 +1003,7 @@ class RunFailed(_message.Message):
     IS_REPORTED_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
     IS_HELD_FIELD_NUMBER: _builtins.int
+    RENDERED_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     fingerprint: _builtins.str
     """It is equal for failures that a person would call the same."""
@@ -1023,6 +1024,8 @@ class RunFailed(_message.Message):
     """False: the coordinator decided so by itself, and told the runner to stop."""
     is_held: _builtins.bool
     """The work waits for a person. A WaitStarted follows."""
+    rendered: _builtins.bytes
+    """Set only if the work failed: what the runner has rendered, as a JSON object with the members "config" and "inputs"."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     @_builtins.property
@@ -1048,10 +1051,11 @@ class RunFailed(_message.Message):
         is_reported: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
         is_held: _builtins.bool = ...,
+        rendered: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_held", b"is_held", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_held", b"is_held", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "rendered", b"rendered", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
