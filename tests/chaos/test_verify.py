@@ -58,13 +58,14 @@ async def told() -> AsyncIterator[Told]:
     ) as stack:
         load = Load(stack, ledger, seed=1)
         await load.apply()
-        ended = [await load.start(f"chaos-{name}") for name in ("row", "retry", "branch", "loops")]
-        for execution_id in ended:
+        names = ("row", "retry", "branch", "loops")
+        row, retry, branch, loops = [await load.start(f"chaos-{name}") for name in names]
+        for execution_id in (row, retry, branch, loops):
             await load.final(execution_id)
         async with load.held(1) as (adopted,):
             await _taken_over(stack, adopted)
             async with load.held(1) as (held,):
-                yield Told(stack, load, *ended, adopted, held)
+                yield Told(stack, load, row, retry, branch, loops, adopted, held)
     shutil.rmtree(ledger)
 
 

@@ -411,7 +411,9 @@ class Execution:
     def _new_item(self, key: WorkKey, node: Node) -> Work:
         loop = self.loops[WorkKey(key.node, 0, key.generation)]
         assert node.body is not None
-        work = self.work[key] = loop.going[key.iteration] = Work(key, node.body, 0, loop=loop)
+        work = self.work[key] = loop.going[key.iteration] = Work(
+            key, node.body, 0, overrides=loop.work.overrides, loop=loop
+        )
         loop.begun = key.iteration
         return work
 

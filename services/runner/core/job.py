@@ -70,14 +70,14 @@ class Job:
     # The deadline of the execution by this runner's clock, in ns since the epoch; 0 when there is none.
     deadline_ns: int = 0
     is_render_all: bool = False
-    # A JSON object that is laid over the rendered inputs. Empty: none.
-    input_overrides: bytes = b""
     # Of an item or a turn of a loop, counted from 1. 0: it is none.
     iteration: int = 0
     # JSON. Empty: the work is no item of a list.
     item: bytes = b""
     # The expression that is evaluated after a turn of a loop. Empty: there is none.
     until: str = ""
+    # A JSON object that is laid over the rendered inputs. Empty: none.
+    input_overrides: bytes = b""
     # While a run of this workspace is going, the job begins only when fewer runs than this are going. 0: always.
     places_max: int = 0
 

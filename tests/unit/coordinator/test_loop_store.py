@@ -16,7 +16,7 @@ from services.chassis.blobs import BlobMissing, DirectoryBlobs
 from services.coordinator.app.loop_store import LoopStore
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.core.commands import Command, FinishLoop, StartLoop
-from services.coordinator.core.items import ITEMS_BYTES_MAX
+from services.coordinator.core.items import ITEMS_BYTES_MAX, LoopConfig
 from services.coordinator.core.loops import OUTPUT_BYTES_MAX
 from services.coordinator.core.values import OutputRef, WorkKey
 from services.coordinator.peers.dispatch import granted_execution
@@ -105,7 +105,7 @@ async def test_a_list_is_read_and_taken_apart(tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path)
     story = await listed(blobs, b'{"items": [1, {"a": "b"}, null], "maxParallel": 2}')
     command = await asked(blobs, story)
-    assert command == StartLoop(LOOP, ({"maxParallel": 2}, [b"1", b'{"a":"b"}', b"null"]))
+    assert command == StartLoop(LOOP, LoopConfig({"maxParallel": 2}, [b"1", b'{"a":"b"}', b"null"]))
     story.when(command)
     assert story.ready_items == [1, 2]
 
