@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deploy.audit.findings import Findings
-from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS, execution_row, run_row
+from services.coordinator.core.projection import (
+    DEAD_LETTER_COLUMNS,
+    EXECUTION_COLUMNS,
+    RUN_COLUMNS,
+    dead_letter_row,
+    execution_row,
+    run_row,
+)
 from services.coordinator.core.state import Execution
 
 
@@ -22,6 +29,19 @@ def compare(execution: Execution, row: Sequence[Any], run_rows: Sequence[Sequenc
     findings.check("S6", len(folded) == len(found), f"{id_}: {len(found)} rows, {len(folded)} runs")
     for left, right in zip(folded, found, strict=False):
         findings.check("S6", left == right, f"{id_}.{left['number']}: {_difference(left, right)}")
+
+
+def compare_dead_letters(execution: Execution, rows: Sequence[Sequence[Any]], findings: Findings) -> None:
+    """Old dead letters are deleted, so there may be fewer rows."""
+    for row in rows:
+        found = _plain(DEAD_LETTER_COLUMNS, row)
+        letter = execution.dead_letters.get(found["number"])
+        where = f"the dead letter {execution.execution_id}.{found['number']}"
+        if letter is None:
+            findings.broke("S6", f"{where} is not in the journal")
+            continue
+        expected = _plain(DEAD_LETTER_COLUMNS, dead_letter_row(execution, letter))
+        findings.check("S6", found == expected, f"{where} {_difference(expected, found)}")
 
 
 def _plain(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from services.api.app.authenticator import Authenticator
 from services.api.app.changes import Changes
 from services.api.app.checking.children import Checkers
 from services.api.app.commands import Commands
+from services.api.app.dead_letters import DeadLetters
 from services.api.app.executions import Executions
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
@@ -20,6 +21,7 @@ from services.api.app.starts import Starter
 from services.api.app.watching import EventWatcher
 from services.api.config import ApiSettings
 from services.api.peers.coordinators import CoordinatorReads
+from services.api.peers.dead_letters import CoordinatorDeadLetters, DispatcherDeadLetters
 from services.api.peers.dispatchers import DispatcherQueue
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.limits import LimitsConfigurer
@@ -27,6 +29,7 @@ from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.allowed_callers import RULES
 from services.api.rpc.children import ChildServicer
+from services.api.rpc.dead_letters import DeadLetterServicer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
@@ -49,7 +52,13 @@ from services.chassis.process.lifecycle import Loops, Steps
 from services.chassis.process.retention import Retention
 from services.chassis.process.service import run_service
 from services.chassis.telemetry.tracing import Sampler
-from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
+from windlass.api.v1 import (
+    dead_letters_pb2_grpc,
+    executions_pb2_grpc,
+    runs_pb2_grpc,
+    workflows_pb2_grpc,
+    workspaces_pb2_grpc,
+)
 from windlass.catalog.v1 import catalog_pb2_grpc, children_pb2_grpc
 
 SERVICE: Final = "api"
@@ -110,6 +119,12 @@ class ApiService:
         self._executions = Executions(self._reads, self._queue, self._watches, self._clock)
         self._watcher = EventWatcher(self._executions, self._reads, self._watches)
         self._commands = Commands(self._executions, self._queue, self._reads, self._watcher)
+        self._dead_letters = DeadLetters(
+            CoordinatorDeadLetters(self._coordinators),
+            DispatcherDeadLetters(self._dispatchers),
+            self._commands,
+            self._clock,
+        )
         self._checkers = Checkers(self._settings.checkers)
         self._starter = Starter(
             startables=self._startables,
@@ -139,6 +154,8 @@ class ApiService:
         workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(workflows, server)
         executions_pb2_grpc.add_ExecutionServiceServicer_to_server(executions, server)
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
+        letters = DeadLetterServicer(self._dead_letters, self._workflows)
+        dead_letters_pb2_grpc.add_DeadLetterServiceServicer_to_server(letters, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)
         children_pb2_grpc.add_ChildServiceServicer_to_server(ChildServicer(self._starter), server)

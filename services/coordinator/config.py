@@ -23,6 +23,8 @@ class CoordinatorSettings(StoringSettings):
     # How long an execution and its outputs can be read after its end. They are dropped by the month in which they were
     # created, so they stay for up to a month longer, and for as long as any execution of their month goes on.
     history_seconds: float = Field(default=90 * DAY_SECONDS, gt=0)
+    # How long a dead letter is listed. Its execution can be retried as long as it can be read.
+    dead_letter_seconds: float = Field(default=30 * DAY_SECONDS, gt=0)
     # The share of a runner's places, at least one, that goes only to workspaces that hold none there. Running work is
     # not taken back, so without it one workspace could hold all places for hours. With 0 there is none.
     runner_reserve: float = Field(default=0.2, ge=0.0, le=0.5)

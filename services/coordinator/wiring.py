@@ -26,6 +26,7 @@ from services.chassis.postgres.connection import BY_INDEX, PgConnection
 from services.chassis.postgres.database import Database
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Loops, Steps
+from services.chassis.process.retention import Retention
 from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.postgres import PostgresSessionStore
@@ -51,6 +52,7 @@ from services.coordinator.peers.dispatch import SessionDispatch
 from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.allowed_callers import RULES
+from services.coordinator.rpc.dead_letters import DeadLetterReadServicer
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
 from services.coordinator.rpc.run_outputs import RunOutputsServicer
@@ -59,9 +61,9 @@ from services.coordinator.rpc.watch import WatchHub
 from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
 from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
-from services.coordinator.store.partitions import drop_old, kept_since, make_ahead
+from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
-from windlass.coordinator.v1 import reads_pb2_grpc, sessions_pb2_grpc
+from windlass.coordinator.v1 import dead_letters_pb2_grpc, reads_pb2_grpc, sessions_pb2_grpc
 from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 
 SERVICE: Final = "coordinator"
@@ -214,6 +216,8 @@ class CoordinatorService:
         sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(RunnerSessionsService(self._registry), self.server)
         sessions_pb2_grpc.add_RunnerOutputsServicer_to_server(self._run_outputs, self.server)
         reads_pb2_grpc.add_ReadServiceServicer_to_server(self._reader, self.server)
+        letters = DeadLetterReadServicer(self._reads)
+        dead_letters_pb2_grpc.add_DeadLetterReadServiceServicer_to_server(letters, self.server)
         reads_pb2_grpc.add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)
 
     async def prepare(self) -> None:
@@ -240,6 +244,7 @@ class CoordinatorService:
             ("sessions", lambda: self._holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
             ("partitions", self._keep_partitions),
+            ("retention", Retention(self._forget_dead_letters, clock=self._clock).run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 
@@ -258,6 +263,9 @@ class CoordinatorService:
             kept_since=functools.partial(kept_since, database),
             delete_outputs=self._blobs.delete_before,
         )
+
+    async def _forget_dead_letters(self) -> int:
+        return await forget_dead_letters(self._database, self._settings.dead_letter_seconds)
 
     async def _hand_back(self) -> None:
         """Returns when the dispatchers know. The sessions drain first, or what goes back would come again at once."""

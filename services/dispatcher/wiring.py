@@ -39,6 +39,7 @@ from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
 from services.dispatcher.rpc.sessions import CODEC, CoordinatorSessionOwner, CoordinatorSessionsService
 from services.dispatcher.rpc.translate import given_up_message, grant_of
+from services.dispatcher.store.failed_rows import PostgresFailedRows
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
@@ -175,7 +176,12 @@ class DispatcherService:
             public=settings.public,
         )
         self._enqueues = EnqueueServicer(self._inbox)
-        queue = QueueServicer(reads=PostgresQueueReads(self._database), deliveries=self._deliveries, inbox=self._inbox)
+        queue = QueueServicer(
+            reads=PostgresQueueReads(self._database),
+            failed_rows=PostgresFailedRows(self._database),
+            deliveries=self._deliveries,
+            inbox=self._inbox,
+        )
         queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self._enqueues, self.server)
         queue_pb2_grpc.add_QueueServiceServicer_to_server(queue, self.server)
         sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
 from services.coordinator.core.commands import (
+    Discard,
     EndChild,
     FinishLoop,
+    MarkFixed,
     NoteChildCancelTold,
     NoteChildStarted,
+    Quarantine,
     RefuseChild,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
+    Requeue,
     StartLoop,
 )
 from services.coordinator.core.events import Event
@@ -202,6 +206,21 @@ def _with_children(story: Story) -> None:
     story.wake()
 
 
+def _dead_letters(story: Story) -> None:
+    story.start()
+    story.assign("bad", "worse", "hung")
+    story.fail("bad")
+    story.fail("worse")
+    story.when(Quarantine("q1", "ann", story.run("hung").number, "it hangs"))
+    story.give(Discard, 2, "not needed", message_id="d2")
+    story.give(Requeue, 1, "smaller", b'{"n":1}', message_id="r1")
+    story.assign("bad")
+    story.fail("bad")
+    story.give(MarkFixed, 4, b'"by hand"', "done by hand", message_id="f4")
+    story.do("after")
+    story.cancel()
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -305,6 +324,14 @@ STORIES = {
             "timeout": "1h",
         },
         _reopened,
+    ),
+    "dead_letters": Scene(
+        {
+            "nodes": [node(id) for id in ("bad", "worse", "hung", "after", "last")],
+            "edges": [*chain("bad", "after"), *chain("worse", "last")],
+            "onFailure": "HOLD",
+        },
+        _dead_letters,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "sleep": Scene(

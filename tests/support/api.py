@@ -10,7 +10,7 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from services.chassis.grpc.errors import RemoteError, remote_error
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import dead_letters_pb2, executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
@@ -24,7 +24,7 @@ WAIT_SECONDS = 15
 # Every method of the public services by its name.
 METHODS: dict[str, MethodDescriptor] = {
     method.name: method
-    for file in (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+    for file in (dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

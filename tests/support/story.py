@@ -224,6 +224,11 @@ class Story:
         lease: Any = {"epoch": self.execution.epoch + 1, "holder": "c3"}
         return self.when(Retry(message_id, "ann", from_node, overrides, **lease))
 
+    def give(self, make: Any, *fields: Any, message_id: str = "c1") -> Any:
+        """A command of a person that may come after the end."""
+        lease: Any = {"epoch": self.execution.epoch + 1, "holder": "c3"}
+        return self.when(make(message_id, "ann", *fields, **lease))
+
     def adopt(self, *live: str, epoch: int = 2) -> Any:
         return self.when(Adopt(epoch, "c2", frozenset(live)))
 

@@ -49,7 +49,7 @@ def start(
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
-    values, labels = _input(input_), _labels(label or ())
+    values, labels = read_object(input_, "--input"), _labels(label or ())
     request = messages.StartExecutionRequest(
         workflow=workflow,
         version=version,
@@ -207,6 +207,7 @@ def _show(execution: Any) -> None:
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
         "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
+        "paused": _paused(execution.pause) if execution.HasField("pause") else "",
     }
     for name in ("succeeded", "failed", "skipped", "blocked"):
         facts[name] = ", ".join(getattr(execution.summary, name))
@@ -215,6 +216,10 @@ def _show(execution: Any) -> None:
     for name, value in facts.items():
         if value:
             render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
+
+
+def _paused(pause: Any) -> str:
+    return f"by {pause.caller} since {render.date(pause.time)}{': ' if pause.reason else ''}{pause.reason}"
 
 
 def _show_event(event: Any, *, as_json: bool) -> None:
@@ -226,7 +231,8 @@ def _show_event(event: Any, *, as_json: bool) -> None:
     say(visible(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip()))
 
 
-def _input(text: str) -> Any:
+def read_object(text: str, option: str) -> Any:
+    """A JSON object as a Struct. @FILE names a file that holds it."""
     from google.protobuf.json_format import ParseDict, ParseError
     from google.protobuf.struct_pb2 import Struct
 
@@ -236,9 +242,9 @@ def _input(text: str) -> Any:
             raise TypeError('an object has braces, like {"id": 7}')
         return ParseDict(value, Struct())
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint="--input") from None
+        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint=option) from None
     except (ValueError, TypeError, AttributeError, ParseError) as error:
-        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint="--input") from None
+        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint=option) from None
 
 
 def _labels(entries: Any) -> dict[str, str]:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from windlass.api.v1.dead_letters_pb2 import *  # noqa: F403
     from windlass.api.v1.executions_pb2 import *  # noqa: F403
     from windlass.api.v1.resources_pb2 import *  # noqa: F403
     from windlass.api.v1.runs_pb2 import *  # noqa: F403
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    for each in ("executions", "resources", "runs", "workflows", "workspaces"):
+    for each in ("executions", "resources", "runs", "dead_letters", "workflows", "workspaces"):
         module = import_module(f"windlass.api.v1.{each}_pb2")
         if hasattr(module, name):
             return getattr(module, name)

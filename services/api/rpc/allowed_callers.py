@@ -26,6 +26,7 @@ OUTPUT_SECONDS_MAX: Final = 300.0
 _WORKFLOWS: Final = "/windlass.api.v1.WorkflowService"
 _EXECUTIONS: Final = "/windlass.api.v1.ExecutionService"
 _RUNS: Final = "/windlass.api.v1.RunService"
+_DEAD_LETTERS: Final = "/windlass.api.v1.DeadLetterService"
 _WORKSPACES: Final = "/windlass.api.v1.WorkspaceService"
 _KEYS: Final = "/windlass.api.v1.ApiKeyService"
 _CATALOG: Final = "/windlass.catalog.v1.CatalogService"
@@ -48,6 +49,13 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/ResumeExecution": WRITE,
     f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/ListEvents": READ,
+    f"{_DEAD_LETTERS}/ListDeadLetters": READ,
+    f"{_DEAD_LETTERS}/ListDeadLetterGroups": READ,
+    f"{_DEAD_LETTERS}/GetDeadLetter": READ,
+    f"{_DEAD_LETTERS}/RequeueDeadLetter": WRITE_DOCUMENT,
+    f"{_DEAD_LETTERS}/DiscardDeadLetter": WRITE,
+    f"{_DEAD_LETTERS}/MarkDeadLetterFixed": WRITE_DOCUMENT,
+    f"{_DEAD_LETTERS}/QuarantineRun": WRITE,
     f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),

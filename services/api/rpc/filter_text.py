@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from services.api.app.refusals import invalid_field
-from services.api.rpc.filter_values import Text, bad_filter, restriction, shown, value_of
+from services.api.rpc.filter_values import EXECUTIONS, FilterLanguage, Text, bad_filter, restriction, shown, value_of
 from services.api.rpc.filters import ExecutionFilter
 from windlass.coordinator.v1 import reads_pb2 as pb
 
@@ -34,16 +34,22 @@ _COMPARATOR: Final = re.compile(r"<=|>=|!=|[=<>:]")
 
 def parse(text: str) -> ExecutionFilter:
     """Everything matches an empty text. Raises a refusal that names the place of the fault."""
+    return ExecutionFilter(conditions_of(text, EXECUTIONS))
+
+
+def conditions_of(text: str, language: FilterLanguage) -> Sequence[pb.Condition]:
+    """The conditions of a filter over these fields. All must hold. Raises a refusal like `parse`."""
     if len(text) > CHARACTERS_MAX:
         raise invalid_field("filter", "BAD_FILTER", f"{len(text)} characters; at most {CHARACTERS_MAX}")
-    return ExecutionFilter(_Reader(text).whole())
+    return _Reader(text, language).whole()
 
 
 class _Reader:
     """Reads the text once. `_place` is after the last word that was read and the blanks that follow it."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, language: FilterLanguage) -> None:
         self._text = text
+        self._language = language
         self._conditions = 0
         self._place = 0
         self._go_to(0)
@@ -100,7 +106,7 @@ class _Reader:
         self._conditions += 1
         if self._conditions > CONDITIONS_MAX:
             self._refuse(f"there are more than {CONDITIONS_MAX} comparisons", place)
-        return restriction(place, field, comparator[0], value)
+        return restriction(place, field, comparator[0], value, self._language)
 
     def _field(self) -> str:
         """A field name, also in the form `labels."any key"`."""

@@ -6,6 +6,7 @@ asterisk.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from services.api.app.refusals import invalid_field
@@ -16,7 +17,6 @@ from windlass.coordinator.v1 import reads_pb2 as pb
 STATES: Final = frozenset({"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 TRIGGERS: Final = frozenset({"MANUAL", "CRON", "EVENT", "WEBHOOK", "QUEUE"})
 _SYNONYMS: Final = {"COMPLETED": "SUCCESS"}
-_NAMES: Final = ", ".join((*FIELDS, f"{LABELS}<key>"))
 _HAS: Final = ":"
 _EQUALITY: Final = frozenset({_HAS, "=", "!="})
 _CHARACTER: Final = re.compile(r"\\.|[^\\]", re.DOTALL)
@@ -64,12 +64,24 @@ def value_of(place: int, raw: str) -> Text:
     return Text(place, "".join(each[-1] for each in inner), is_start_open, is_end_open)
 
 
-def restriction(place: int, field: str, comparator: str, value: Text) -> pb.Condition:
+class FilterLanguage(NamedTuple):
+    """The fields that a filter may compare."""
+
+    kind_of: Callable[[str], FieldKind | None]
+    # As an error message names them.
+    names: str
+
+
+EXECUTIONS: Final = FilterLanguage(kind_of, ", ".join((*FIELDS, f"{LABELS}<key>")))
+
+
+def restriction(place: int, field: str, comparator: str, value: Text, language: FilterLanguage) -> pb.Condition:
+    kind_of = language.kind_of
     kind = kind_of(field)
     if kind is None and comparator == _HAS and not value.is_open and kind_of(f"{field}.{value.text}"):
         return pb.Condition(present=f"{field}.{value.text}")
     if kind is None:
-        raise bad_filter(place, f"{shown(field)} is not a field of filters; use one of {_NAMES}")
+        raise bad_filter(place, f"{shown(field)} is not a field of filters; use one of {language.names}")
     if comparator not in _EQUALITY and kind in (FieldKind.STATE, FieldKind.TRIGGER):
         raise bad_filter(place, f"{field} can only be compared by =, != and :")
     if comparator == _HAS and value.is_anything:

@@ -15,9 +15,10 @@ from services.coordinator.app.trace_segments import run_context
 from services.coordinator.core.commands import Adopt, Assign, AssignedRun, Command
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
-from services.coordinator.core.events import Event, ExecutionReopened
+from services.coordinator.core.events import DeadLetterResolved, Event, ExecutionReopened, RunFailed, RunLost
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
+    dead_letter_row,
     execution_change,
     execution_reopened,
     execution_row,
@@ -162,7 +163,18 @@ class PendingAppend:
             ended,
             moved,
             is_reopened,
+            self._dead_letters(),
         )
+
+    def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
+        """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""
+        letters = self.execution.dead_letters
+        if not letters:
+            return ()
+        # Only a dead letter's failure and its resolution are such events of its run.
+        changes = (event for event in self.events if isinstance(event, DeadLetterResolved | RunFailed | RunLost))
+        numbers = dict.fromkeys(event.run for event in changes if event.run in letters)
+        return [dead_letter_row(self.execution, letters[number]) for number in numbers]
 
 
 def summary_json(execution: Execution) -> str | None:

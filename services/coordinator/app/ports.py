@@ -47,6 +47,8 @@ class Append(NamedTuple):
     moved: Sequence[tuple[Any, ...]]
     # The execution was reopened, so its deadline may be another one.
     is_reopened: bool = False
+    # New and resolved dead letters: DEAD_LETTER_COLUMNS.
+    dead_letters: Sequence[tuple[Any, ...]] = ()
 
 
 class Fence(NamedTuple):
@@ -116,6 +118,14 @@ class RunStandings(Protocol):
 
 # A row maps the names of columns to values in the forms of the core.
 Row = Mapping[str, Any]
+
+
+class DeadLetterPlace(NamedTuple):
+    """The place of a dead letter in the order of lists."""
+
+    time_us: Instant
+    execution_id: str
+    number: int
 
 
 class RunPage(NamedTuple):

@@ -29,6 +29,11 @@ class RefusalReason(StrEnum):
     NODE_NOT_ENDED = "NODE_NOT_ENDED"
     # Overrides for a node that is not done again.
     NODE_NOT_RETRIED = "NODE_NOT_RETRIED"
+    DEAD_LETTER_NOT_FOUND = "DEAD_LETTER_NOT_FOUND"
+    ALREADY_RESOLVED = "ALREADY_RESOLVED"
+    RUN_NOT_FOUND = "RUN_NOT_FOUND"
+    # The run is over, and its work is not tried again.
+    RUN_ENDED = "RUN_ENDED"
     NOT_READY = "NOT_READY"
     ALREADY_STARTED = "ALREADY_STARTED"
     NOT_STARTED = "NOT_STARTED"

@@ -106,6 +106,8 @@ class Definition:
     leaves: tuple[str, ...]
     timeout: Span = 0
     is_fail_fast: bool = False
+    # Work that failed for good waits for a person.
+    holds_failures: bool = False
     initial_state: bytes = b"{}"
 
     @property

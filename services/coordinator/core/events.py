@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
+    DeadLetterResolution,
     Error,
     ExecutionState,
     FailureReason,
@@ -37,6 +38,8 @@ class WaitKind(StrEnum):
     TIMER = "TIMER"
     SIGNAL = "SIGNAL"
     CHILD = "CHILD"
+    # The work has failed for good, and a person decides what becomes of it.
+    PERSON = "PERSON"
 
 
 class WaitOutcome(StrEnum):
@@ -210,6 +213,8 @@ class RunFailed(RunEvent):
     # False: the coordinator decided so itself (no word from the runner after the node's timeout) and tells it to stop.
     is_reported: bool
     then: Consequences
+    # The work failed, and waits for a person. A WaitStarted follows.
+    is_held: bool = False
 
 
 @dataclass(slots=True)
@@ -223,6 +228,8 @@ class RunLost(RunEvent):
     then: Consequences
     # The run had not begun while another run of the same instance had, so the work is not charged with the death.
     is_spared: bool = False
+    # As in RunFailed.
+    is_held: bool = False
 
 
 @dataclass(slots=True)
@@ -279,17 +286,22 @@ class WaitEnded(RunEvent):
 
 
 @dataclass(slots=True)
-class ItemsRequested(RunEvent):
+class LoopEvent(RunEvent):
+    """An event about a loop."""
+
+
+@dataclass(slots=True)
+class ItemsRequested(LoopEvent):
     """The rendered config of a loop is in the output store. It has to be read before the loop starts or fails."""
 
 
 @dataclass(slots=True)
-class ItemsRead(RunEvent):
+class ItemsRead(LoopEvent):
     """The config was read. The start or the outcome of the loop follows in the same append."""
 
 
 @dataclass(slots=True)
-class LoopStarted(RunEvent):
+class LoopStarted(LoopEvent):
     """A control node began to loop over items, or to take turns."""
 
     # How many items there are, or how many turns it takes at most.
@@ -304,7 +316,7 @@ class LoopStarted(RunEvent):
 
 
 @dataclass(slots=True)
-class LoopContinued(RunEvent):
+class LoopContinued(LoopEvent):
     """The wait between two turns is over."""
 
     # The turn that begins.
@@ -312,13 +324,13 @@ class LoopContinued(RunEvent):
 
 
 @dataclass(slots=True)
-class LoopGathered(RunEvent):
+class LoopGathered(LoopEvent):
     """All items are done, and their outputs together are too large to be inline. They have to be put into the output
     store."""
 
 
 @dataclass(slots=True)
-class LoopClosed(RunEvent):
+class LoopClosed(LoopEvent):
     """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
     that is stopped."""
 
@@ -461,6 +473,33 @@ class ExecutionReopened:
 
 
 @dataclass(slots=True)
+class DeadLetterResolved:
+    """A person has decided about work that failed for good. An execution that has ended stays as it is."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    # As in ExecutionReopened.
+    epoch: int
+    holder: str
+    # The run that failed for good.
+    run: int
+    resolution: DeadLetterResolution
+    notes: str
+    # What follows from the failure now, if the work was held for a person and is discarded.
+    then: Consequences
+
+
+@dataclass(slots=True)
+class RunQuarantined(RunEvent):
+    """A person has set the work of this run apart. Its failure follows."""
+
+    message_id: str
+    caller: str
+    notes: str
+
+
+@dataclass(slots=True)
 class CommandRefused:
     """A command of a person did not fit the state, and nothing was changed."""
 
@@ -485,10 +524,11 @@ class ExecutionFinished:
 
 
 _OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
-_OfPeople: TypeAlias = ExecutionPaused | ExecutionResumed | ExecutionReopened | CommandRefused
+_OfPause: TypeAlias = ExecutionPaused | ExecutionResumed
+_OfPeople: TypeAlias = _OfPause | ExecutionReopened | DeadLetterResolved | RunQuarantined | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-LoopEvent: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
+OfLoop: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
 OfChild: TypeAlias = ChildRequested | ChildStarted | ChildRefused | ChildCancelOrdered | ChildCancelTold
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | LoopEvent | OfChild
+Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | OfLoop | OfChild

@@ -36,8 +36,10 @@ from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
 from services.coordinator.core.retry import DEATH_PAUSE, DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.values import (
+    DeadLetterResolution,
     Error,
     ExecutionState,
+    FailureReason,
     FinalError,
     Instant,
     Origin,
@@ -56,6 +58,8 @@ class WorkState(Enum):
     BEGUN = "BEGUN"
     WAITING = "WAITING"
     LOOPING = "LOOPING"
+    # It failed for good and is about to wait for a person.
+    HELD = "HELD"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -186,6 +190,20 @@ class ChildExecution(NamedTuple):
     # The work that waits for it, and its run.
     key: WorkKey
     run: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class DeadLetter:
+    """A run that failed for good with nobody to handle it. It mirrors its row."""
+
+    run: Run
+    reason: FailureReason
+    quarantine_time: Instant
+    resolution: DeadLetterResolution = DeadLetterResolution.PENDING
+    resolve_time: Instant = 0
+    # Title of the key of whoever resolved it.
+    reviewer: str = ""
+    notes: str = ""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -350,6 +368,8 @@ class Execution:
     # The answers to the newest commands of people, by message id, oldest first (`fold/answers.py`).
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     stop: Stop | None = None
+    # By the number of the run.
+    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
     # The waits for children, by the id of the child; the children that are not known to be queued, though perhaps

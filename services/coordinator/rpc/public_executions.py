@@ -94,16 +94,19 @@ def run_record(row: Row) -> pb.RunRecord:
     if row["output_key"] is not None:
         ref = run.output_ref
         ref.key, ref.sha256, ref.size_bytes = row["output_key"], row["output_sha256"], row["output_bytes"]
-    if row["error_class"] is not None:
-        error = run.error
-        setattr(error, "class", _ERROR_CLASSES[row["error_class"]])
-        error.type, error.message = row["error_type"], row["error_message"]
-        error.fingerprint = row["error_fingerprint"]
+    put_error(run.error, row)
     if row["end_time"] and row["start_time"]:
         put_micros(run.duration, max(0, row["end_time"] - row["start_time"]))
     # The run's own trace: every thousand runs begin a new one.
     run.trace_id = _trace_id(row["traceparent"] or row["execution_traceparent"])
     return record
+
+
+def put_error(error: api.Run.Error, row: Row) -> None:
+    if row["error_class"] is not None:
+        setattr(error, "class", _ERROR_CLASSES[row["error_class"]])
+        error.type, error.message = row["error_type"], row["error_message"]
+        error.fingerprint = row["error_fingerprint"]
 
 
 def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.EventRecord:

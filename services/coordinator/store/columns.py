@@ -62,11 +62,12 @@ class Labels(Array):
 
 _KINDS: Final[dict[type[Array], str]] = {
     Uuids: "execution_id",
-    Ints: "last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt",
+    Ints: "last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt attempts",
     BigInts: "epoch fence_epoch cost_tokens output_bytes",
     Floats: "progress",
     Bools: "is_taken_back",
-    Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time",
+    Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time"
+    " quarantine_time resolve_time",
     Bytes: "events input output inputs_hash config_hash",
     Labels: "labels",
 }

@@ -183,6 +183,7 @@ FORMS: Final[dict[Any, Form]] = {
     values.FailureReason | None: _enum(values.FailureReason, pb.FailureReason),
     values.ExecutionState: _enum(values.ExecutionState, pb.FinalState),
     values.ReleaseReason: _enum(values.ReleaseReason, pb.ReleaseReason),
+    values.DeadLetterResolution: _enum(values.DeadLetterResolution, pb.DeadLetterResolution),
     ev.WaitKind: _enum(ev.WaitKind, pb.WaitKind),
     ev.WaitOutcome: _enum(ev.WaitOutcome, pb.WaitOutcome),
 }

@@ -12,6 +12,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "/windlass.dispatcher.v1.EnqueueService/Enqueue": services("api").within(None).judging_text(),
     f"{_QUEUE}/GetQueued": services("api"),
     f"{_QUEUE}/ListQueued": services("api"),
+    f"{_QUEUE}/ListFailed": services("api"),
+    f"{_QUEUE}/ResolveFailed": services("api"),
     f"{_QUEUE}/FindRequests": services("api"),
     # A coordinator forwards reports of runs whose execution another coordinator holds.
     f"{_QUEUE}/Deliver": services("api", "coordinator"),

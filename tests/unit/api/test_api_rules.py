@@ -6,10 +6,10 @@ import pytest
 
 from services.api.rpc.allowed_callers import RULES
 from services.chassis.identity.callers import CallerKind, Identity
-from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.catalog.v1 import catalog_pb2, children_pb2
 
-FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2, catalog_pb2, children_pb2)
+FILES = (dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2, catalog_pb2, children_pb2)
 METHODS = sorted(
     f"/{service.full_name}/{method.name}"
     for file in FILES
@@ -44,6 +44,10 @@ MEMBERS = {
     "Pause": WRITERS,
     "Resume": WRITERS,
     "Retry": WRITERS,
+    "Requeue": WRITERS,
+    "Discard": WRITERS,
+    "Mark": WRITERS,
+    "Quarantine": WRITERS,
 }
 
 

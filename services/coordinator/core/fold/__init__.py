@@ -11,7 +11,17 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold import children, graph, lifetime, loops, pausing, reopening, runs, waits
+from services.coordinator.core.fold import (
+    children,
+    dead_letters,
+    graph,
+    lifetime,
+    loops,
+    pausing,
+    reopening,
+    runs,
+    waits,
+)
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.state import Answer, Execution
 from services.coordinator.core.values import RunState
@@ -61,14 +71,7 @@ def apply(execution: Execution, event: ev.Event) -> None:
             waits.wait_started(execution, event)
         case ev.WaitEnded():
             waits.wait_ended(execution, event)
-        case (
-            ev.ItemsRequested()
-            | ev.ItemsRead()
-            | ev.LoopStarted()
-            | ev.LoopContinued()
-            | ev.LoopGathered()
-            | ev.LoopClosed()
-        ):
+        case ev.LoopEvent():
             loops.apply_to_loop(execution, event)
         case ev.ChildEvent():
             children.apply_to_children(execution, event)
@@ -89,6 +92,10 @@ def apply(execution: Execution, event: ev.Event) -> None:
             pausing.execution_resumed(execution, event)
         case ev.ExecutionReopened():
             reopening.execution_reopened(execution, event)
+        case ev.DeadLetterResolved():
+            dead_letters.dead_letter_resolved(execution, event)
+        case ev.RunQuarantined():
+            remember(execution, event.message_id)
         case ev.CommandRefused():
             remember(execution, event.message_id, Answer(event.reason, event.message))
         case _:

@@ -5,6 +5,7 @@
     timing      Tick                             pausing    Pause, Resume
     storing     StartLoop, FinishLoop            reopening  Retry
     children    news of the executions that nodes start
+    dead_letters   Requeue, MarkFixed, Discard, Quarantine
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -17,6 +18,7 @@ from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
 from services.coordinator.core.handlers import (
     children,
+    dead_letters,
     leasing,
     pausing,
     reopening,
@@ -47,6 +49,10 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.Retry: reopening.retry,
     commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
+    commands.Requeue: dead_letters.requeue,
+    commands.MarkFixed: dead_letters.mark_fixed,
+    commands.Discard: dead_letters.discard,
+    commands.Quarantine: dead_letters.quarantine,
     commands.Tick: timing.tick,
     commands.NoteChildStarted: children.note_child_started,
     commands.RefuseChild: children.refuse_child,
