@@ -26,7 +26,7 @@ from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event, ExecutionStarted
 from services.coordinator.core.fold import apply
-from services.coordinator.core.projection import DEAD_LETTER_COLUMNS, EXECUTION_COLUMNS, RUN_COLUMNS
+from services.coordinator.core.projection import APPROVAL_COLUMNS, DEAD_LETTER_COLUMNS, EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Origin
 from services.coordinator.store.codec import CorruptRecord, Stored, unseal
@@ -48,6 +48,10 @@ _RUNS: Final = f"""
 SELECT {selected("r", RUN_COLUMNS)} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
 ORDER BY execution_id, number
 """
+_APPROVALS: Final = f"""
+SELECT {selected("a", APPROVAL_COLUMNS)} FROM coordinator.approvals a WHERE execution_id = ANY(%s::uuid[])
+ORDER BY execution_id, number
+"""
 _DEAD_LETTERS: Final = f"""
 SELECT {selected("d", DEAD_LETTER_COLUMNS)} FROM coordinator.dead_letters d WHERE execution_id = ANY(%s::uuid[])
 ORDER BY execution_id, number
@@ -55,6 +59,7 @@ ORDER BY execution_id, number
 _ALIEN: Final = """
 SELECT DISTINCT t.execution_id::text FROM (
     SELECT execution_id FROM coordinator.journal UNION ALL SELECT execution_id FROM coordinator.runs
+    UNION ALL SELECT execution_id FROM coordinator.approvals
 ) t
 WHERE NOT EXISTS (SELECT FROM coordinator.executions e WHERE e.execution_id = t.execution_id)
 """
@@ -103,13 +108,16 @@ class Auditor:
     async def _judge(self, rows: Rows) -> None:
         ids = (uuid_array([row[0] for row in rows]),)
         journals, runs = _by_id(await self._fetch(_EVENTS, ids)), _by_id(await self._fetch(_RUNS, ids))
+        approvals = _by_id(await self._fetch(_APPROVALS, ids))
         dead_letters = _by_id(await self._fetch(_DEAD_LETTERS, ids))
         for row in rows:
-            execution = await self._judge_one(row[0], journals[row[0]], row, runs[row[0]])
+            execution = await self._judge_one(row[0], journals[row[0]], row, runs[row[0]], approvals[row[0]])
             if execution is not None:
                 compare_dead_letters(execution, dead_letters[row[0]], self._findings)
 
-    async def _judge_one(self, id_: str, records: Rows, row: tuple[Any, ...], run_rows: Rows) -> Execution | None:
+    async def _judge_one(
+        self, id_: str, records: Rows, row: tuple[Any, ...], run_rows: Rows, approval_rows: Rows
+    ) -> Execution | None:
         """A journal that breaks a promise is not folded, or one breach would look like many."""
         findings, before = self._findings, self._findings.broken_count
         stored = self._decoded(id_, records)
@@ -134,7 +142,7 @@ class Auditor:
         except Exception as failure:  # noqa: BLE001 - whatever it is, this journal does not fold
             findings.broke("S6", f"{id_} does not fold: {failure!r}")
             return None
-        compare(execution, row, run_rows, findings)
+        compare(execution, row, run_rows, approval_rows, findings)
         if not execution.is_final:
             self._holders[id_] = judge.grants[-1]
         return execution

@@ -107,6 +107,8 @@ class JournalJudge:
             case ev.WaitStarted():
                 self._starts(event.key, where)
                 self._wakes[event.key] = event.due_time
+            case ev.RunDeferred():
+                self._wakes[event.key] = event.due_time
             case ev.WaitEnded() if event.outcome is ev.WaitOutcome.EXPIRED:
                 is_due = 0 < self._wakes.pop(event.key, 0) <= event.time
                 self._findings.check("S19", is_due, f"{where}: the wait of {event.key.node} was not due")

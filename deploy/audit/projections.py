@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deploy.audit.findings import Findings
 from services.coordinator.core.projection import (
+    APPROVAL_COLUMNS,
     DEAD_LETTER_COLUMNS,
     EXECUTION_COLUMNS,
     RUN_COLUMNS,
+    approval_row,
     dead_letter_row,
     execution_row,
     run_row,
@@ -17,7 +20,13 @@ from services.coordinator.core.projection import (
 from services.coordinator.core.state import Execution
 
 
-def compare(execution: Execution, row: Sequence[Any], run_rows: Sequence[Sequence[Any]], findings: Findings) -> None:
+def compare(
+    execution: Execution,
+    row: Sequence[Any],
+    run_rows: Sequence[Sequence[Any]],
+    approval_rows: Sequence[Sequence[Any]],
+    findings: Findings,
+) -> None:
     id_ = execution.execution_id
     expected, actual = _plain(EXECUTION_COLUMNS, execution_row(execution)), _plain(EXECUTION_COLUMNS, row)
     # A holder that takes over raises the fence before it appends its first event.
@@ -29,6 +38,11 @@ def compare(execution: Execution, row: Sequence[Any], run_rows: Sequence[Sequenc
     findings.check("S6", len(folded) == len(found), f"{id_}: {len(found)} rows, {len(folded)} runs")
     for left, right in zip(folded, found, strict=False):
         findings.check("S6", left == right, f"{id_}.{left['number']}: {_difference(left, right)}")
+    asked = [_plain(APPROVAL_COLUMNS, approval_row(execution, number)) for number in sorted(execution.approvals)]
+    stored = [_plain(APPROVAL_COLUMNS, each) for each in approval_rows]
+    findings.check("S6", len(asked) == len(stored), f"{id_}: {len(stored)} rows, {len(asked)} approvals")
+    for left, right in zip(asked, stored, strict=False):
+        findings.check("S6", left == right, f"{id_}.{left['number']} as approval: {_difference(left, right)}")
 
 
 def compare_dead_letters(execution: Execution, rows: Sequence[Sequence[Any]], findings: Findings) -> None:
@@ -48,6 +62,9 @@ def _plain(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
     found = dict(zip(columns, row, strict=True))
     if "labels" in found:
         found["labels"] = dict(found["labels"])
+    for name in ("assignees", "decisions"):
+        if isinstance(found.get(name), str):
+            found[name] = json.loads(found[name])
     return {name: value or None if name.endswith("_time") else value for name, value in found.items()}
 
 

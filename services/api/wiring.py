@@ -8,18 +8,22 @@ from typing import Final
 
 import uvloop
 
+from services.api.app.approvals import Approvals
 from services.api.app.authenticator import Authenticator
 from services.api.app.changes import Changes
 from services.api.app.checking.children import Checkers
 from services.api.app.commands import Commands
 from services.api.app.dead_letters import DeadLetters
 from services.api.app.executions import Executions
+from services.api.app.explanations import Explanations
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
+from services.api.app.outside_work import OutsideWork
 from services.api.app.startables import Startables
 from services.api.app.starts import Starter
 from services.api.app.watching import EventWatcher
 from services.api.config import ApiSettings
+from services.api.peers.circuits import CoordinatorCircuits
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dead_letters import CoordinatorDeadLetters, DispatcherDeadLetters
 from services.api.peers.dispatchers import DispatcherQueue
@@ -28,14 +32,16 @@ from services.api.peers.limits import LimitsConfigurer
 from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.allowed_callers import RULES
+from services.api.rpc.approvals import ApprovalServicer
 from services.api.rpc.children import ChildServicer
+from services.api.rpc.circuits import CircuitServicer
 from services.api.rpc.dead_letters import DeadLetterServicer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
 from services.api.rpc.workspaces import ApiKeyServicer, WorkspaceServicer
-from services.api.store.audit import CHANNEL, forget
+from services.api.store.audit import CHANNEL, PostgresAudit, forget
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
@@ -53,6 +59,8 @@ from services.chassis.process.retention import Retention
 from services.chassis.process.service import run_service
 from services.chassis.telemetry.tracing import Sampler
 from windlass.api.v1 import (
+    approvals_pb2_grpc,
+    circuits_pb2_grpc,
     dead_letters_pb2_grpc,
     executions_pb2_grpc,
     runs_pb2_grpc,
@@ -60,8 +68,11 @@ from windlass.api.v1 import (
     workspaces_pb2_grpc,
 )
 from windlass.catalog.v1 import catalog_pb2_grpc, children_pb2_grpc
+from windlass.coordinator.v1.sessions_pb2 import RunGrant
 
 SERVICE: Final = "api"
+# The purpose of completion tokens is the field in which coordinators send them to runners.
+COMPLETION: Final = RunGrant.DESCRIPTOR.fields_by_name["completion_token"].full_name
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # The share of the drain's time in which the calls that are under way may finish.
 FINISHING_SHARE: Final = 0.8
@@ -146,14 +157,22 @@ class ApiService:
             public=settings.public,
         )
         starting = Starting(self._starter, self._executions, self._watches, self._sampler, self._clock)
-        executions = ExecutionServicer(starting, self._executions, self._commands, self._watcher, self._reads)
+        explanations = Explanations(self._executions, self._reads, self._queue)
+        executions = ExecutionServicer(
+            starting, self._executions, self._commands, explanations, self._watcher, self._reads, self._clock
+        )
         workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self._checkers)
         workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)
-        runs = RunServicer(self._executions, self._reads)
+        outside = OutsideWork(self._reads, self._workspaces, self._commands, COMPLETION)
+        runs = RunServicer(self._executions, self._reads, outside)
+        approvals = ApprovalServicer(Approvals(self._reads, self._commands, self._checkers), self._reads)
+        circuits = CircuitServicer(CoordinatorCircuits(self._coordinators), PostgresAudit(self._database), self._clock)
         workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(workflows, server)
         executions_pb2_grpc.add_ExecutionServiceServicer_to_server(executions, server)
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
+        approvals_pb2_grpc.add_ApprovalServiceServicer_to_server(approvals, server)
+        circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
         letters = DeadLetterServicer(self._dead_letters, self._workflows)
         dead_letters_pb2_grpc.add_DeadLetterServiceServicer_to_server(letters, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -135,7 +136,9 @@ class DirectoryBlobs:
         _check(ref, digest.hexdigest())
 
     async def sizes(self, keys: Sequence[str]) -> list[int | OSError]:
-        """The size in bytes of each value, or why it cannot be told: FileNotFoundError if it is not there."""
+        """The size in bytes of each value, or why it cannot be told: FileNotFoundError if it is not there, any other
+        OSError if the disk does not say.
+        """
         return await self._in_thread(lambda: [self._size(key) for key in keys])
 
     async def delete_before(self, since: datetime) -> int:
@@ -144,6 +147,10 @@ class DirectoryBlobs:
         if deleted:
             log.info("old values are deleted", files=deleted, since=since.isoformat())
         return deleted
+
+    async def make(self) -> None:
+        """Make the directory, unless it is there. `sizes` tells it from an empty one by this."""
+        await self._in_thread(lambda: (self._directory / _WRITING).mkdir(parents=True, exist_ok=True))
 
     async def sweep(self) -> int:
         """Remove the temporary files of writers that died; return their number."""
@@ -194,9 +201,20 @@ class DirectoryBlobs:
 
     def _size(self, key: str) -> int | OSError:
         try:
-            return (self._directory / key).stat().st_size
+            return self._found_size(key)
         except OSError as failure:
             return failure
+
+    def _found_size(self, key: str) -> int:
+        place = self._directory / key
+        try:
+            return place.stat().st_size
+        except FileNotFoundError:
+            # A disk that is not mounted has no values either, and not the directory that the store always has. It may
+            # have been mounted between the two looks.
+            if (self._directory / _WRITING).is_dir():
+                return place.stat().st_size
+            raise OSError(errno.ENODEV, f"{self._directory} is not the store, or its disk is not mounted") from None
 
     def _put(self, value: bytes, owner: str, month: str) -> BlobRef:
         ref = _ref(owner, month, hashlib.sha256(value).hexdigest(), len(value))

@@ -23,6 +23,20 @@ class CoordinatorSettings(StoringSettings):
     # How long an execution and its outputs can be read after its end. They are dropped by the month in which they were
     # created, so they stay for up to a month longer, and for as long as any execution of their month goes on.
     history_seconds: float = Field(default=90 * DAY_SECONDS, gt=0)
+    # The circuit breakers of targets (docs/circuits.md). Ten outcomes are enough to tell a target that is down from a
+    # call that failed by chance, and a window of 10 s forgets an old outage soon. Fewer than half of the calls may fail
+    # without opening it, because then retries get through.
+    circuit_window_seconds: float = Field(default=10.0, gt=0)
+    circuit_outcomes_min: int = Field(default=10, ge=1)
+    circuit_failure_share: float = Field(default=0.5, gt=0, le=1)
+    # A restart of most servers takes less than half a minute. A target that stays away is asked less and less often,
+    # but every five minutes at least.
+    circuit_cool_down_seconds: float = Field(default=30.0, gt=0)
+    circuit_cool_down_seconds_max: float = Field(default=300.0, gt=0)
+    # Three calls at once do no harm to a server that has just come back, and three answers are more than luck.
+    circuit_permits: int = Field(default=3, ge=1, le=100)
+    # The permits of a coordinator that has died come back after this time.
+    circuit_permit_seconds: float = Field(default=30.0, gt=0)
     # How long a dead letter is listed. Its execution can be retried as long as it can be read.
     dead_letter_seconds: float = Field(default=30 * DAY_SECONDS, gt=0)
     # The share of a runner's places, at least one, that goes only to workspaces that hold none there. Running work is

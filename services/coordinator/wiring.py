@@ -17,6 +17,7 @@ from services.chassis.blobs import DirectoryBlobs
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.limits import SESSIONS
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.frames import Attach
@@ -34,9 +35,12 @@ from services.chassis.session.registry import SessionRegistry
 from services.coordinator.app.after_commit import AfterCommit
 from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.begun_reports import report_begun
+from services.coordinator.app.circuits import Circuits
 from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
+from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.journal_loader import JournalLoader
+from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.key_checks import check_keys
 from services.coordinator.app.loop_store import LoopStore
 from services.coordinator.app.misrouted_reports import ReportForwarder
@@ -45,6 +49,8 @@ from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.partitions import keep_partitions
 from services.coordinator.config import CoordinatorSettings
+from services.coordinator.core.circuits import CircuitPolicy
+from services.coordinator.core.values import SECOND
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
 from services.coordinator.peers.children import ApiChildren
@@ -52,6 +58,7 @@ from services.coordinator.peers.dispatch import SessionDispatch
 from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.allowed_callers import RULES
+from services.coordinator.rpc.circuits import CircuitStateServicer
 from services.coordinator.rpc.dead_letters import DeadLetterReadServicer
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
@@ -60,10 +67,11 @@ from services.coordinator.rpc.runners import RunnerSessionsService, SessionRunne
 from services.coordinator.rpc.watch import WatchHub
 from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
+from services.coordinator.store.circuits import PostgresCircuits
 from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
 from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
-from windlass.coordinator.v1 import dead_letters_pb2_grpc, reads_pb2_grpc, sessions_pb2_grpc
+from windlass.coordinator.v1 import circuits_pb2_grpc, dead_letters_pb2_grpc, reads_pb2_grpc, sessions_pb2_grpc
 from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 
 SERVICE: Final = "coordinator"
@@ -76,6 +84,8 @@ FORGET_SECONDS: Final = 6.0
 # large for it, so everything else goes on well within 15 s. The large one is then read alone, with more time.
 LOAD_SECONDS: Final = 2.0
 HARD_LOAD_SECONDS: Final = 30.0
+# A target that has not failed for so long counts as any other that answers, and costs no statement any more.
+CIRCUIT_IDLE_SECONDS: Final = 600.0
 
 
 def main(settings: CoordinatorSettings) -> int:
@@ -111,6 +121,8 @@ class CoordinatorService:
         self._database = Database(settings.database_url, name=name)
         self._journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
         self._reads = PostgresReads(self._database)
+        self._circuit_policy = _circuit_policy(settings)
+        self._circuit_rows = PostgresCircuits(self._database, self._circuit_policy)
         self._blobs = DirectoryBlobs(settings.output_store)
         self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
         self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
@@ -134,7 +146,7 @@ class CoordinatorService:
 
     def _join_executions(self) -> None:
         """The executions that are owned here, and the parts that bring them what they need."""
-        definitions = CatalogDefinitions(self._replicas)
+        definitions = self._definitions = CatalogDefinitions(self._replicas)
         mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
         self._relatives = mailbox
         self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
@@ -171,7 +183,13 @@ class CoordinatorService:
         )
 
     def _join_commits(self) -> None:
-        self._reader = ReadServicer(self._reads, self._runners.modules_for, self._run_outputs.read)
+        walks = JournalWalks(self._reads, self._definitions)
+        explainer = Explainer(
+            walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
+        )
+        self._reader = ReadServicer(
+            self._reads, self._runners.modules_for, self._run_outputs.read, walks=walks, explainer=explainer
+        )
         self._hub = self._dispatch.watchers = WatchHub(self._reads, self._reader, owned=self._executions.by_id.keys)
         self._obligations = ObligationKeeper(
             executions=self._executions,
@@ -181,19 +199,28 @@ class CoordinatorService:
             clock=self._clock,
             rest_seconds=REST_SECONDS * self._settings.lease_scale,
         )
+        self._circuits = Circuits(
+            store=self._circuit_rows,
+            executions=self._executions,
+            clock=self._clock,
+            policy=self._circuit_policy,
+            name=self.name,
+        )
         after_commit = AfterCommit(
             executions=self._executions,
             runners=self._registry,
             run_grant=run_grant,
             dispatch=self._dispatch,
             watchers=self._hub,
-            ask_store=self._loop_store.ask,
             obligations=self._obligations,
+            ask_store=self._loop_store.ask,
+            circuits=self._circuits,
             clock=self._clock,
         )
         self._commit_loop = CommitLoop(
             executions=self._executions,
             assigner=Assigner(self._registry, self._executions.places),
+            circuits=self._circuits,
             after_commit=after_commit,
             journal=self._journal,
             dispatch=self._dispatch,
@@ -210,11 +237,14 @@ class CoordinatorService:
                 keys=SystemKey(settings.system_key_hash_file, others=self._keys),
                 credential=settings.credential(SERVICE),
             ),
+            limits=SESSIONS,
             tls=settings.tls,
             public=settings.public,
         )
         sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(RunnerSessionsService(self._registry), self.server)
         sessions_pb2_grpc.add_RunnerOutputsServicer_to_server(self._run_outputs, self.server)
+        circuits = CircuitStateServicer(self._circuit_rows, self._circuit_policy, self._clock)
+        circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, self.server)
         reads_pb2_grpc.add_ReadServiceServicer_to_server(self._reader, self.server)
         letters = DeadLetterReadServicer(self._reads)
         dead_letters_pb2_grpc.add_DeadLetterReadServiceServicer_to_server(letters, self.server)
@@ -222,6 +252,7 @@ class CoordinatorService:
 
     async def prepare(self) -> None:
         await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
+        await self._blobs.make()
         await self._blobs.sweep()
 
     def loops(self) -> Loops:
@@ -232,6 +263,8 @@ class CoordinatorService:
             ("stored outputs", self._output_checker.run),
             ("values of loops", self._loop_store.run),
             ("timers", self._executions.timers.run),
+            ("circuits", self._circuits.run),
+            ("idle circuits", Retention(self._forget_circuits, clock=self._clock).run),
             ("misrouted reports", self._misrouted_reports.run),
             ("obligations", self._obligations.run),
             ("begun reports", lambda: report_begun(self._executions, self._dispatch, self._clock, scale)),
@@ -264,6 +297,9 @@ class CoordinatorService:
             delete_outputs=self._blobs.delete_before,
         )
 
+    async def _forget_circuits(self) -> int:
+        return await self._circuit_rows.forget_idle(CIRCUIT_IDLE_SECONDS)
+
     async def _forget_dead_letters(self) -> int:
         return await forget_dead_letters(self._database, self._settings.dead_letter_seconds)
 
@@ -282,3 +318,20 @@ class CoordinatorService:
             ("journal", self._writer.close),
             ("database", self._database.close),
         )
+
+
+def _circuit_policy(settings: CoordinatorSettings) -> CircuitPolicy:
+    """The times are scaled as those of leases are."""
+
+    def span(seconds: float) -> int:
+        return max(1, round(seconds * settings.lease_scale * SECOND))
+
+    return CircuitPolicy(
+        window=span(settings.circuit_window_seconds),
+        outcomes_min=settings.circuit_outcomes_min,
+        failure_share=settings.circuit_failure_share,
+        cool_down=span(settings.circuit_cool_down_seconds),
+        cool_down_max=span(settings.circuit_cool_down_seconds_max),
+        permits_max=settings.circuit_permits,
+        permit_term=span(settings.circuit_permit_seconds),
+    )

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 from aiohttp import web
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
 
 from services.api.app.authenticator import TRUSTED_SECONDS
@@ -72,6 +73,17 @@ DELAYS, SLOW_TEMPLATES = 40, 60
 # Each node is handed back so often, which takes a runner 2 s.
 HANDED_BACK, HAND_BACKS = 20, 4
 STARTERS = 20
+STREAMS = 2_000
+RUNNER_STREAMS = (
+    "/windlass.coordinator.v1.RunnerSessions/Session",
+    "/windlass.coordinator.v1.RunnerOutputs/UploadOutput",
+)
+# Longer than a stream may take to begin.
+STREAM_SECONDS_MAX = 20.0
+# Starts that wait. The api would hold twice the memory that it may have, if it took all of them.
+WAITERS = 60
+# Small values, each of which takes far more memory than bytes of an input, up to the largest input that is taken.
+DEEP_INPUT = {"x": [[[[[[[[0]]]]]]]] * 13_000}
 # They keep a child that checks busy for longer than anybody waits for a turn.
 CHECKED = 8
 
@@ -165,6 +177,38 @@ async def sends_parts_of_messages(arena: Arena) -> None:
         with attacking("send_parts", arena.stack.member(service).grpc, method, metadata, **PARTS) as process:
             await until(lambda: process.poll() is not None, ATTACK_SECONDS_MAX, "the end of the parts")
             assert process.returncode == 0
+
+
+async def opens_streams_without_frames(arena: Arena) -> None:
+    """A runner of it opens more streams than it may have, and sends nothing on them."""
+    _, metadata = await arena.key(workspaces_pb2.RUNNER)
+    options: dict[str, Any] = {"calls": STREAMS, "connections": 4, "seconds_max": STREAM_SECONDS_MAX}
+    for method in RUNNER_STREAMS:
+        with attacking("open_calls", arena.stack.member("coordinator").grpc, method, metadata, **options) as process:
+            await until(lambda: process.poll() is not None, ATTACK_SECONDS_MAX, "the end of the streams")
+            assert process.stdout is not None
+            assert int(process.stdout.read()) == STREAMS, method
+
+
+async def waits_with_large_inputs(arena: Arena) -> None:
+    """Many of its starts wait for their end at the same time, with inputs that take much memory."""
+    await arena.hostile.apply("waits", [{"id": "a", "module": "sleep@1", "config": {"duration": "1h"}}])
+    request = executions_pb2.StartExecutionRequest(workflow="waits", timeout=Duration(seconds=5))
+    request.wait.FromSeconds(60)
+    request.input.update(DEEP_INPUT)
+
+    async def end_of_one() -> str:
+        while True:
+            try:
+                answer = await arena.hostile.executions.StartExecution(request, metadata=arena.hostile.metadata)
+                return Execution.State.Name(answer.execution.state)
+            except grpc.aio.AioRpcError as refused:
+                # On a busy machine some of them arrive too slowly.
+                if (reason := remote_error(refused).reason) != "SLOW_REQUESTS_EXCEEDED":
+                    return reason
+
+    ends = await asyncio.gather(*(end_of_one() for _ in range(WAITERS)))
+    assert set(ends) == {"TIMEOUT", "LARGE_REQUESTS_EXCEEDED"}
 
 
 def private_hosts() -> Iterator[str]:
@@ -463,6 +507,8 @@ ATTACKS: dict[str, Callable[[Arena], Coroutine[Any, Any, None]]] = {
     for attack in (
         opens_calls_without_end,
         sends_parts_of_messages,
+        opens_streams_without_frames,
+        waits_with_large_inputs,
         answers_in_a_slow_charset,
         reads_huge_outputs,
         blocks_the_event_loop,

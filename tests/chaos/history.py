@@ -23,7 +23,7 @@ Execution = resources_pb2.Execution
 
 
 # The mixed graphs: a row, a diamond, retries, a branch with a skipped side, a fan, slow work, a large output, a failure
-# that blocks only the nodes after it, and loops over a list and over turns.
+# that blocks only the nodes after it, one after which finished nodes are undone, and loops over a list and over turns.
 def _put(id_: str, **more: Any) -> dict[str, Any]:
     return {"id": id_, "module": "ledger.put@1", "idempotent": True, **more}
 
@@ -38,6 +38,7 @@ def _edges(*pairs: str) -> list[dict[str, Any]]:
     return [{"from": part[1], "to": part[2]} | ({"when": part[3]} if part[3] else {}) for part in parts if part]
 
 
+_UNDO = {"module": "ledger.put@1", "idempotent": True}
 _JOIN = {"id": "all", "module": "join@1"}
 GRAPHS: dict[str, dict[str, Any]] = {
     "chaos-row": {"nodes": [_put("a"), _add("b"), _put("c")], "edges": _edges("a>b", "b>c")},
@@ -88,6 +89,14 @@ GRAPHS: dict[str, dict[str, Any]] = {
         ],
         "edges": _edges("bad>blocked"),
     },
+    "chaos-saga": {
+        "nodes": [
+            _put("a", compensate=_UNDO),
+            _add("b", compensate=_UNDO),
+            {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "as told"}},
+        ],
+        "edges": _edges("a>b", "b>bad"),
+    },
     "chaos-loops": {
         "nodes": [
             {
@@ -110,7 +119,8 @@ GRAPHS: dict[str, dict[str, Any]] = {
         "edges": _edges("each>again"),
     },
 }
-EXPECTED = {name: Execution.FAILED if name == "chaos-fails" else Execution.SUCCESS for name in GRAPHS}
+_FAILING = {"chaos-fails", "chaos-saga"}
+EXPECTED = {name: Execution.FAILED if name in _FAILING else Execution.SUCCESS for name in GRAPHS}
 # When the execution is over, each of these nodes must have had its effect once.
 EFFECTS = {
     "chaos-row": {"a", "b", "c"},
@@ -121,6 +131,7 @@ EFFECTS = {
     "chaos-slow": {"slow", "then"},
     "chaos-large": {"write", "read"},
     "chaos-fails": {"apart"},
+    "chaos-saga": {"a", "b", "b$undo", "a$undo"},
     "chaos-loops": {"each", "again"},
 }
 

@@ -1,8 +1,12 @@
 """The answer of each RPC that changes something is lost after the commit. The repeat gets the same answer."""
 
+import asyncio
+import tempfile
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,13 +16,22 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from tests.support.api import METHODS, method_on
+from tests.support.probe import eventually
 from tests.support.proxy import answer_lost
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import executions_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import (
+    approvals_pb2,
+    circuits_pb2,
+    executions_pb2,
+    resources_pb2,
+    runs_pb2,
+    workflows_pb2,
+    workspaces_pb2,
+)
 
 CALL_SECONDS = 10.0
 # These fields depend on the moment of the answer, not on the change.
-_MOMENTARY = {"existing", "updateTime", "change"}
+_MOMENTARY = {"existing", "updateTime", "change", "windowStartTime"}
 # An execution goes on between two answers, but these fields stay.
 _LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
 _READING = ("Get", "List", "Watch", "Validate")
@@ -66,10 +79,12 @@ def _name(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
-def _definition(name: str) -> workflows_pb2.ApplyWorkflowRequest:
+NAP: dict[str, Any] = {"module": "sleep@1", "config": {"duration": "1h"}}
+
+
+def _definition(name: str, node: dict[str, Any] = NAP) -> workflows_pb2.ApplyWorkflowRequest:
     request = workflows_pb2.ApplyWorkflowRequest()
-    node = {"id": "nap", "module": "sleep@1", "config": {"duration": "1h"}}
-    json_format.ParseDict({"name": name, "nodes": [node]}, request.definition)
+    json_format.ParseDict({"name": name, "nodes": [{"id": "nap", **node}]}, request.definition)
     return request
 
 
@@ -157,10 +172,86 @@ async def _revoke(calls: Calls) -> workspaces_pb2.RevokeApiKeyRequest:
     return workspaces_pb2.RevokeApiKeyRequest(key_id=made.api_key.key_id)
 
 
+async def _open(_calls: Calls) -> circuits_pb2.OpenCircuitRequest:
+    request = circuits_pb2.OpenCircuitRequest(target=f"x.y@1 {_name('target')}")
+    request.until.FromSeconds(int(time.time()) + 3_600)
+    return request
+
+
+async def _reset(calls: Calls) -> circuits_pb2.ResetCircuitRequest:
+    opened = await calls("OpenCircuit", await _open(calls))
+    return circuits_pb2.ResetCircuitRequest(target=opened.circuit.target)
+
+
+async def _signal(calls: Calls) -> executions_pb2.SignalExecutionRequest:
+    started = await calls("StartExecution", await _start(calls))
+    key = uuid.uuid4().hex
+    return executions_pb2.SignalExecutionRequest(execution_id=started.execution.id, signal="go", request_id=key)
+
+
+async def _signals(calls: Calls, request: Any) -> int:
+    listing = executions_pb2.ListEventsRequest(execution_id=request.execution_id)
+    return [each.type for each in (await calls("ListEvents", listing)).events].count("SignalReceived")
+
+
+async def _started(calls: Calls, node: dict[str, Any]) -> str:
+    """The id of an execution of one node."""
+    name = _name("lost")
+    await calls("ApplyWorkflow", _definition(name, node))
+    request = executions_pb2.StartExecutionRequest(workflow=name)
+    return str((await calls("StartExecution", request)).execution.id)
+
+
+async def _decide(calls: Calls) -> approvals_pb2.DecideApprovalRequest:
+    id_ = await _started(calls, {"module": "approval@1", "config": {"title": "Go on?", "required": 2}})
+    listing = approvals_pb2.ListApprovalsRequest(filter=f'execution_id = "{id_}"')
+
+    async def asked() -> Any:
+        return list((await calls("ListApprovals", listing)).approvals)
+
+    (approval,) = await eventually(asked, 20.0, "the approval")
+    return approvals_pb2.DecideApprovalRequest(approval_id=approval.id, decision=resources_pb2.Approval.APPROVE)
+
+
+async def _decisions(calls: Calls, request: Any) -> int:
+    found = await calls("GetApproval", approvals_pb2.GetApprovalRequest(approval_id=request.approval_id))
+    return len(found.approval.decisions)
+
+
+async def _token(calls: Calls) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "token"
+        await _started(calls, {"module": "test.defers@1", "inputs": {"file": str(file)}})
+        return await eventually(lambda: asyncio.to_thread(_text, file), 20.0, "the token")
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+async def _complete(calls: Calls) -> runs_pb2.CompleteRunRequest:
+    return runs_pb2.CompleteRunRequest(token=await _token(calls))
+
+
+async def _fail(calls: Calls) -> runs_pb2.FailRunRequest:
+    return runs_pb2.FailRunRequest(token=await _token(calls), type="LOST", message="it went wrong")
+
+
+async def _heartbeat(calls: Calls) -> runs_pb2.HeartbeatRunRequest:
+    return runs_pb2.HeartbeatRunRequest(token=await _token(calls), progress=0.5)
+
+
 CASES = {
     "StartExecution": Case(_start, _executions),
     "BatchStartExecutions": Case(_batch, _executions),
     "CancelExecution": Case(_cancel),
+    "OpenCircuit": Case(_open),
+    "ResetCircuit": Case(_reset),
+    "SignalExecution": Case(_signal, _signals),
+    "DecideApproval": Case(_decide, _decisions),
+    "CompleteRun": Case(_complete),
+    "FailRun": Case(_fail),
+    "HeartbeatRun": Case(_heartbeat),
     "ApplyWorkflow": Case(_apply, _versions),
     "ArchiveWorkflow": Case(_archive),
     "RestoreWorkflow": Case(_restore),
@@ -174,7 +265,7 @@ CASES = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def calls() -> AsyncIterator[Calls]:
-    async with running_stack() as stack:
+    async with running_stack(modules=[Path(__file__).with_name("deferring_modules.py")]) as stack:
         yield Calls(stack)
 
 

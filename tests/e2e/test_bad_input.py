@@ -39,6 +39,12 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "WatchExecution": {"executionId": UNKNOWN_ID},
     "CancelExecution": {"executionId": UNKNOWN_ID},
     "ListEvents": {"executionId": UNKNOWN_ID},
+    "SignalExecution": {"executionId": UNKNOWN_ID, "signal": "go"},
+    "GetApproval": {"approvalId": f"{UNKNOWN_ID}.1"},
+    "DecideApproval": {"approvalId": f"{UNKNOWN_ID}.1", "decision": "APPROVE"},
+    "CompleteRun": {"token": f"{UNKNOWN_ID}.1.abc"},
+    "FailRun": {"token": f"{UNKNOWN_ID}.1.abc"},
+    "HeartbeatRun": {"token": f"{UNKNOWN_ID}.1.abc"},
     "GetRun": {"runId": f"{UNKNOWN_ID}.1"},
     "GetRunOutput": {"runId": f"{UNKNOWN_ID}.1"},
     "GetWorkflow": {"workflow": "ghost"},
@@ -47,6 +53,9 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "RestoreWorkflow": {"workflow": "ghost"},
     "ApplyWorkflow": {"definition": {"name": "UPPER"}},
     "ValidateWorkflow": {"definition": {"name": "UPPER"}},
+    "GetCircuit": {"target": "x.y@1 ghost"},
+    "ResetCircuit": {"target": "x.y@1 ghost"},
+    "OpenCircuit": {"target": "x.y@1 ghost", "until": "2020-01-01T00:00:00Z"},
     "CreateWorkspace": {"workspace": "UPPER"},
     "GetWorkspace": {"workspace": "ghost"},
     "UpdateWorkspace": {"workspace": {"workspace": "ghost", "tier": "PRO"}, "updateMask": "tier"},
@@ -150,6 +159,15 @@ def generated() -> Iterator[Broken]:
 FINE_WHEN = ("empty", "strange", "greatest", "bad-utf8", "oversized-requests.request_id")
 
 
+_HARMLESS = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ABORTED,
+    # A token that nobody has given out.
+    grpc.StatusCode.UNAUTHENTICATED,
+)
+
+
 @pytest.mark.parametrize("name", sorted(METHODS))
 async def test_field_that_is_broken_in_any_way_harms_nothing(world: World, name: str) -> None:
     before = await rows(world.stack)
@@ -161,9 +179,7 @@ async def test_field_that_is_broken_in_any_way_harms_nothing(world: World, name:
             is_fine = broken.what.startswith(FINE_WHEN) or name in ("BatchStartExecutions", "ValidateWorkflow")
             assert is_fine, f"{broken} was answered with OK"
             continue
-        assert found.code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ABORTED), (
-            f"{broken}: {found}"
-        )
+        assert found.code in _HARMLESS, f"{broken}: {found}"
         assert found.reason, f"{broken}: {found}"
         if broken.what.startswith(("nul", "garbage", "truncated", "wrong")):
             assert (found.code.name, found.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST"), f"{broken}: {found}"
@@ -218,6 +234,10 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "page token that is none": listing(page_token="zzz"),
         "page token with a wrong place": listing(page_token="W10"),
         "page of 1,001": listing(page_size=1001),
+        "circuit of no module": asked("OpenCircuit", target="ghost", until={"seconds": 4_000_000_000}),
+        "circuit that is open until the past": asked("OpenCircuit", target="x.y@1 z", until={"seconds": 1_577_836_800}),
+        "circuit that is open for ages": asked("OpenCircuit", target="x.y@1 z", until={"seconds": 99_999_999_999}),
+        "circuit that is open for no time": asked("OpenCircuit", target="x.y@1 z"),
         "batch of none": asked("BatchStartExecutions"),
         "batch of 1,001": asked("BatchStartExecutions", requests=[{"workflow": "ours"}] * 1_001),
         "etag with NUL": asked("ApplyWorkflow", definition={"name": "new"}, etag="\x00"),
@@ -235,6 +255,21 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "unknown run": asked("GetRun", run_id=f"{UNKNOWN_ID}.1"),
         "output of an unknown run": asked("GetRunOutput", run_id=f"{UNKNOWN_ID}.1"),
         "output of what is no run": asked("GetRunOutput", run_id="' OR 1=1"),
+    },
+    ("NOT_FOUND", "CIRCUIT_NOT_FOUND"): {
+        "unknown circuit": asked("GetCircuit", target="x.y@1 ghost"),
+        "reset of an unknown circuit": asked("ResetCircuit", target="x.y@1 ghost"),
+    },
+    ("NOT_FOUND", "APPROVAL_NOT_FOUND"): {
+        "unknown approval": asked("GetApproval", approval_id=f"{UNKNOWN_ID}.1"),
+        "approval that is none": asked("GetApproval", approval_id="' OR 1=1"),
+        "decision about an unknown approval": asked(
+            "DecideApproval", approval_id=f"{UNKNOWN_ID}.1", decision="APPROVE"
+        ),
+    },
+    ("UNAUTHENTICATED", "TOKEN_INVALID"): {
+        "token of nothing": asked("CompleteRun", token="x"),
+        "token of an unknown run": asked("FailRun", token=f"{UNKNOWN_ID}.1.{'0' * 64}"),
     },
     ("NOT_FOUND", "API_KEY_NOT_FOUND"): {"unknown key": asked("RevokeApiKey", key_id=UNKNOWN_ID)},
     ("NOT_FOUND", "WORKSPACE_NOT_FOUND"): {"foreign workspace": asked("ListApiKeys", workspace="rival")},
@@ -264,10 +299,10 @@ async def test_case_has_its_code_and_reason(world: World, case: str) -> None:
 
 
 async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> None:
-    for name in ("GetExecution", "WatchExecution", "CancelExecution", "ListEvents", "ListRuns"):
+    for name in ("GetExecution", "WatchExecution", "CancelExecution", "SignalExecution", "ListEvents", "ListRuns"):
         told = []
         for execution_id in (world.rival_execution, UNKNOWN_ID):
-            _, request = asked(name, execution_id=execution_id)
+            _, request = asked(name, execution_id=execution_id, **({"signal": "go"} if "Signal" in name else {}))
             found = await answer(world, name, request.SerializeToString())
             told.append((found.code.name, found.reason, found.message))
         assert told[0] == told[1] == ("NOT_FOUND", "EXECUTION_NOT_FOUND", told[0][2])
@@ -342,7 +377,14 @@ async def test_command_line_sends_and_shows_30_levels(world: World) -> None:
 
 
 async def test_refusals_say_what_to_try(world: World) -> None:
-    for case in ("unknown workflow", "unknown version", "unknown execution", "unknown run", "unknown key"):
+    for case in (
+        "unknown workflow",
+        "unknown version",
+        "unknown execution",
+        "unknown run",
+        "unknown approval",
+        "unknown key",
+    ):
         _, name, request = BY_NAME[case]
         found = await answer(world, name, request.SerializeToString())
         assert found.metadata["try"].startswith("windlass "), json.dumps(found.metadata)

@@ -98,3 +98,25 @@ async def test_own_module_is_warned_of_only_while_no_runner_announces_it(client:
 
 async def _equal(answer: Awaitable[Any], expected: Any) -> bool:
     return bool(await answer == expected)
+
+
+async def test_events_with_large_outputs_are_listed_in_short_pages_and_watched_without_a_gap(client: Client) -> None:
+    nodes = [{"id": f"n{number}", "module": "transform@1", "inputs": {"x": "{{ input.text }}"}} for number in range(30)]
+    await client.apply("large-events", nodes, output={})
+    execution = await client.run("large-events", input={"text": "x" * 200_000})
+    assert execution.state == SUCCESS, execution.error
+    request = executions_pb2.ListEventsRequest(execution_id=execution.id, page_size=1_000)
+    listed: list[int] = []
+    while True:
+        answer = await client.call(client.executions.ListEvents, request)
+        assert answer.ByteSize() < 4 * 1024 * 1024
+        listed += [event.seq for event in answer.events]
+        if not answer.next_page_token:
+            break
+        request.page_token = answer.next_page_token
+    watch = executions_pb2.WatchExecutionRequest(execution_id=execution.id)
+    watched = [
+        response.event.seq
+        async for response in client.executions.WatchExecution(watch, metadata=client.metadata, timeout=60)
+    ]
+    assert listed == watched == list(range(1, execution.last_seq + 1))

@@ -10,24 +10,41 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
 from services.coordinator.core.commands import (
+    CompleteRun,
+    DecideApproval,
     Discard,
     EndChild,
+    FailRun,
     FinishLoop,
+    HeartbeatRun,
+    HeldWork,
+    HoldBack,
     MarkFixed,
     NoteChildCancelTold,
     NoteChildStarted,
     Quarantine,
     RefuseChild,
+    ReportDeferred,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
     Requeue,
+    Signal,
     StartLoop,
 )
 from services.coordinator.core.events import Event
 from services.coordinator.core.items import LoopConfig
-from services.coordinator.core.values import ErrorClass, ExecutionState, FinalError, OutputRef, ReleaseReason, WorkKey
+from services.coordinator.core.values import (
+    ApprovalChoice,
+    Error,
+    ErrorClass,
+    ExecutionState,
+    FinalError,
+    OutputRef,
+    ReleaseReason,
+    WorkKey,
+)
 from services.coordinator.store.codec import encode_event, seal
 from services.coordinator.store.event_table import EVENT_TABLE
 from tests.support.golden import EVENTS, JOURNALS, plain, plain_rows, write_json
@@ -116,6 +133,31 @@ def _rendered_elsewhere(story: Story) -> None:
     story.succeed("a")
 
 
+def _compensated(story: Story) -> None:
+    """Three nodes are undone: one well, one at the second attempt, and one not."""
+    story.start()
+    story.do("pay", "pack", "note")
+    story.assign("ship")
+    story.fail("ship")
+    story.do("note$undo")
+    story.assign("pack$undo")
+    story.fail("pack$undo", ErrorClass.TRANSIENT)
+    story.cancel()
+    story.wake()
+    story.do("pack$undo")
+    story.assign("pay$undo")
+    story.fail("pay$undo")
+
+
+def _state_set(story: Story) -> None:
+    story.start()
+    story.assign("right")
+    story.succeed("right", b'{"v":2}')
+    story.assign()
+    story.do("rescue")
+    story.succeed("first")
+
+
 def _for_each(story: Story) -> None:
     """Items that succeed, fail, die and are handed back; then an output that is too large to be inline."""
     story.start(input=b'{"ids":[1,2,3,4]}')
@@ -155,6 +197,39 @@ def _repeat(story: Story) -> None:
     story.wake()
 
 
+def _signalled(story: Story) -> None:
+    story.start()
+    story.when(Signal("s1", "ann", "paid", b'{"amount":7}'))
+    story.when(Signal("s2", "ann", "other", b"null"))
+    story.do("a")
+    story.wake()
+    story.when(Signal("s3", "bob", "shipped", b'"box 9"'))
+
+
+def _approved(story: Story) -> None:
+    story.start()
+    run = story.run("pay").number
+    story.when(DecideApproval("m1", "ann", "k1", "ADMIN", run, ApprovalChoice.APPROVE, b'{"why":"ok"}', "fine"))
+    story.when(DecideApproval("m2", "bob", "k2", "WORKFLOW", run, ApprovalChoice.APPROVE))
+    story.when(DecideApproval("m3", "bob", "k2", "WORKFLOW", story.run("ship").number, ApprovalChoice.REJECT))
+    story.wake()
+    story.cancel()
+
+
+def _deferred(story: Story) -> None:
+    story.start()
+    story.assign()
+    for id in ("a", "b", "c"):
+        run = story.run(id)
+        story.when(ReportDeferred(run.number, run.epoch, start_time=story.now, end_time=story.now, cost_tokens=5))
+    story.when(HeartbeatRun("m1", "", story.run("a").number, 0.5, "half way"))
+    story.when(CompleteRun("m2", "", story.run("a").number, b'{"paid":true}', "left"))
+    story.when(FailRun("m3", "", story.run("b").number, Error(ErrorClass.TRANSIENT, "BOOM", "it went wrong"), 0.5))
+    story.wake()
+    story.assign("b")
+    story.when(FailRun("m4", "", story.run("b").number, Error(ErrorClass.PERMANENT, "BOOM", "it went wrong"), 0.5))
+
+
 def _paused(story: Story) -> None:
     story.start()
     story.assign("a")
@@ -168,19 +243,6 @@ def _paused(story: Story) -> None:
     story.succeed("a")
     story.resume("resume3")
     story.wake()
-
-
-def _reopened(story: Story) -> None:
-    story.start()
-    story.assign("a", "bad")
-    story.succeed("a")
-    story.fail("bad")
-    story.later(5)
-    story.retry(bad=b'{"x":7}')
-    story.do("bad", "after")
-    story.retry("a", "retry2")
-    story.assign("a")
-    story.cancel()
 
 
 def _with_children(story: Story) -> None:
@@ -203,6 +265,37 @@ def _with_children(story: Story) -> None:
     (third,) = story.execution.children
     story.cancel()
     story.when(NoteChildCancelTold(third))
+    story.wake()
+
+
+def _reopened(story: Story) -> None:
+    story.start()
+    story.assign("a", "bad")
+    story.succeed("a")
+    story.fail("bad")
+    story.later(5)
+    story.retry(bad=b'{"x":7}')
+    story.do("bad", "after")
+    story.retry("a", "retry2")
+    story.assign("a")
+    story.cancel()
+    story.wake()
+
+
+def _held_back(story: Story) -> None:
+    story.start()
+    story.assign("call")
+    story.hold_back("call", "crm", story.now + 30_000_000)
+    story.when(HoldBack([HeldWork(story.work("fetch").key, "http.request@1 example.org:443", story.now + 30_000_000)]))
+    story.adopt(epoch=2)
+    story.later(30)
+    story.let_through("call", is_probe=True)
+    story.do("call")
+    story.let_through("fetch")
+    story.assign("fetch")
+    story.fail("fetch", ErrorClass.TRANSIENT)
+    story.wake()
+    story.when(HoldBack([HeldWork(story.work("fetch").key, "http.request@1 example.org:443", story.now + 60_000_000)]))
     story.wake()
 
 
@@ -310,6 +403,44 @@ STORIES = {
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
     ),
+    "signalled": Scene(
+        {
+            "nodes": [
+                node("a"),
+                node("paid", "wait_signal@1", config={"signal": "paid"}),
+                node("late", "wait_signal@1", config={"signal": "late", "timeout": "1h", "onTimeout": "CONTINUE"}),
+                node("shipped", "wait_signal@1", config={"signal": "shipped"}),
+            ],
+            "edges": chain("a", "paid", "late", "shipped"),
+        },
+        _signalled,
+    ),
+    "approved": Scene(
+        {
+            "nodes": [
+                node("pay", "approval@1", config={"title": "Pay?", "assignees": ["bob", "role:ADMIN"], "required": 2}),
+                node("ship", "approval@1", config={"title": "Ship?", "form": {"type": "object"}}),
+                node("late", "approval@1", config={"title": "Late?", "timeout": "1h", "onTimeout": "REJECT"}),
+                node("never", "approval@1", config={"title": "Never?"}),
+                node("done"),
+            ],
+            "edges": [edge("pay", "done", "approved")],
+        },
+        _approved,
+    ),
+    "deferred": Scene({"nodes": [*map(node, "ab"), node("c", timeout="60s", retry={"attempts": 1})]}, _deferred),
+    "compensated": Scene(
+        {
+            "nodes": [
+                node("pay", compensate={"module": "shop.refund@1", "inputs": {"of": "{{ nodes.pay.output }}"}}),
+                node("pack", compensate={"module": "noop@1", "retry": {"attempts": 2}}),
+                node("note", compensate={"module": "noop@1"}),
+                node("ship"),
+            ],
+            "edges": [*chain("pay", "ship"), *chain("pack", "ship")],
+        },
+        _compensated,
+    ),
     "paused": Scene(
         {
             "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],
@@ -325,6 +456,15 @@ STORIES = {
         },
         _reopened,
     ),
+    "held_back": Scene(
+        {
+            "nodes": [
+                node("call", "x.y@1"),
+                node("fetch", "http.request@1", config={"url": "https://example.org/"}, retry={"budget": "100s"}),
+            ]
+        },
+        _held_back,
+    ),
     "dead_letters": Scene(
         {
             "nodes": [node(id) for id in ("bad", "worse", "hung", "after", "last")],
@@ -334,6 +474,26 @@ STORIES = {
         _dead_letters,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
+    "state_set": Scene(
+        {
+            "nodes": [
+                node("left", "state.set@1", inputs={"v": 1}),
+                node("right", "state.set@1", inputs={"v": "{{ 2 }}"}),
+                node("first", join="ANY"),
+                node("both"),
+                node("rescue"),
+            ],
+            "edges": [
+                *chain("left", "first"),
+                *chain("right", "first"),
+                *chain("left", "both"),
+                *chain("right", "both"),
+                edge("both", "rescue", "failure"),
+            ],
+            "initialState": {"w": 0},
+        },
+        _state_set,
+    ),
     "sleep": Scene(
         {"nodes": [node("s", "sleep@1", config={"duration": "90s"}), node("j", "join@1")], "edges": chain("s", "j")},
         _asleep,

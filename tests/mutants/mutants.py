@@ -113,7 +113,7 @@ ADMISSION: Final = [
 EXECUTIONS_AND_RUNS: Final = [
     Mutant(
         "attempt_charged_for_a_run_handed_back",
-        *(_COORDINATOR, "_run_released", also("run.work.failures += 1")),
+        *(_COORDINATOR, "run_released", also("run.work.failures += 1")),
         "test_a_run_handed_back_costs_nothing",
     ),
     Mutant(
@@ -146,7 +146,7 @@ EXECUTIONS_AND_RUNS: Final = [
     ),
     Mutant(
         "cancelled_after_its_success",
-        *(_COORDINATOR, "cancel", never_refused("EXECUTION_FINAL")),
+        *(f"{_COORDINATOR}/core/handlers", "cancel", never_refused("EXECUTION_FINAL")),
         "test_every_command_leads_in_every_situation_to_what_the_table_says",
     ),
 ]
@@ -179,6 +179,16 @@ OUTAGES: Final = [
         "instances_ended_by_an_outage",
         *(_CHASSIS, "SessionReaper.run_once", answered("may_sweep", "True")),
         "test_outage_ends_nobody",
+    ),
+    Mutant(
+        "silence_of_the_output_store_taken_for_an_answer",
+        *(_COORDINATOR, "_is_silent", answered("isinstance", "False")),
+        "test_report_waits_while_the_store_is_away",
+    ),
+    Mutant(
+        "directory_without_its_disk_taken_for_the_store",
+        *(_CHASSIS, "DirectoryBlobs._found_size", answered("is_dir", "True")),
+        "test_size_is_not_told_by_a_directory_that_is_not_the_store",
     ),
 ]
 
@@ -277,6 +287,8 @@ TEMPLATES: Final = [
 DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "opens_calls_without_end": (_CHASSIS, "Shares.take", not_compared("portions")),
     "sends_parts_of_messages": (_CHASSIS, "Shares.take", not_compared("portions")),
+    "opens_streams_without_frames": (_CHASSIS, "_work_on_stream", answered("read", "{arguments}.read()")),
+    "waits_with_large_inputs": (_CHASSIS, "Guard._holding", answered("held_by_request", "1")),
     "answers_in_a_slow_charset": (_RUNNER, "codec_of", not_compared("codec")),
     "reads_huge_outputs": (_RUNNER, "read", answered("is_plain_document", "True")),
     "blocks_the_event_loop": (f"{_RUNNER}/app", "call", answered("call", "_awaited(function, *given)", "module_loop")),

@@ -10,7 +10,18 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from services.chassis.grpc.errors import RemoteError, remote_error
 from tests.support.stack import Stack
-from windlass.api.v1 import dead_letters_pb2, executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import (
+    approvals_pb2,
+    circuits_pb2,
+    dead_letters_pb2,
+    executions_pb2,
+    resources_pb2,
+    runs_pb2,
+    workflows_pb2,
+    workspaces_pb2,
+)
+from windlass.api.v1.approvals_pb2_grpc import ApprovalServiceStub
+from windlass.api.v1.circuits_pb2_grpc import CircuitServiceStub
 from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
@@ -24,7 +35,7 @@ WAIT_SECONDS = 15
 # Every method of the public services by its name.
 METHODS: dict[str, MethodDescriptor] = {
     method.name: method
-    for file in (dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+    for file in (approvals_pb2, circuits_pb2, dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
@@ -79,6 +90,8 @@ class Client:
         self.workflows = WorkflowServiceStub(channel)
         self.executions = ExecutionServiceStub(channel)
         self.runs = RunServiceStub(channel)
+        self.approvals = ApprovalServiceStub(channel)
+        self.circuits = CircuitServiceStub(channel)
         self.metadata = [("authorization", f"Bearer {key or stack.key()}")]
 
     async def call(self, method: Any, request: Any, *extra: tuple[str, str]) -> Any:

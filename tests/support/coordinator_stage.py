@@ -150,7 +150,7 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
     async def GetQueued(self, request: Any, context: Any) -> Any:
         return queue_pb2.GetQueuedResponse()
 
-    ListQueued = ListFailed = ResolveFailed = FindRequests = ConfigureWorkspace = GetQueued
+    ListQueued = ListFailed = ResolveFailed = FindRequests = ConfigureWorkspace = GetQueuePlace = GetQueued
 
     def next_epoch(self) -> int:
         self._epoch += 1
@@ -325,8 +325,8 @@ class Stage:
         self.spawn(self.dispatcher.registry.run_ticks())
         self.spawn(self.dispatcher.registry.run_sweeps())
 
-    async def coordinator(self, replica: str = "0", port: int = 0) -> tuple[str, Any]:
-        """Start a coordinator. Returns its address and its attached session with the dispatcher."""
+    async def coordinator(self, replica: str = "0", port: int = 0, **more: Any) -> tuple[str, Any]:
+        """Start a coordinator with more settings. Returns its address and its attached session with the dispatcher."""
         known = {session.instance_id for session in self.dispatcher.registry.sessions}
         settings = CoordinatorSettings(
             grpc_address=f"127.0.0.1:{port}",
@@ -339,6 +339,7 @@ class Stage:
             apis=self.address,
             drain_seconds=5.0,
             output_store=self.directory / "outputs",
+            **more,
         )
         service = await started("coordinator", settings, CoordinatorService)
         self.coordinators.append(service)

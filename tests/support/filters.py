@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from services.api.rpc.filter_values import STATES, TRIGGERS
-from services.api.rpc.filters import FIELDS, OPERATORS, FieldKind
+from services.api.rpc.filter_values import TRIGGERS
+from services.api.rpc.filters import FIELDS, OPERATORS, STATES, FieldKind
 from windlass.coordinator.v1.reads_pb2 import Condition, Conditions, Pattern
 
 _COMPARATORS = {number: comparator for comparator, (number, _) in OPERATORS.items()}

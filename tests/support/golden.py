@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from services.coordinator.core.events import Consequences
-from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
+from services.coordinator.core.projection import APPROVAL_COLUMNS, EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.core.state import Execution
 from services.coordinator.store.codec import Stored, unseal
 from tests.support.story import rows
@@ -38,10 +38,11 @@ def plain(value: Any) -> Any:
 
 
 def plain_rows(execution: Execution) -> Any:
-    of_execution, of_runs = rows(execution)
+    of_execution, of_runs, of_approvals = rows(execution)
     return {
         "execution": dict(zip(EXECUTION_COLUMNS, plain(of_execution), strict=True)),
         "runs": [dict(zip(RUN_COLUMNS, plain(row), strict=True)) for row in of_runs],
+        "approvals": [dict(zip(APPROVAL_COLUMNS, plain(row), strict=True)) for row in of_approvals],
     }
 
 

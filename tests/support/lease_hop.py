@@ -156,7 +156,7 @@ class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         said = dict(context.invocation_metadata())
         if "kind" in said:
-            set_caller(Identity(CallerKind(said["kind"]), said["name"]))
+            set_caller(Identity(CallerKind(said["kind"]), said["name"], said["workspace"]))
         # This callback comes before those of the registry, in the same step of the loop.
         self._replica.streams.add(context)
         context.add_done_callback(lambda _: self._replica.streams.discard(context))
@@ -283,7 +283,7 @@ class RawHolder:
     """Drives one stream frame by frame. There is no guard, so the server believes the name that it gives."""
 
     def __init__(self, channel: grpc.aio.Channel, who: Identity | None) -> None:
-        said = None if who is None else (("kind", who.kind.value), ("name", who.name))
+        said = None if who is None else (("kind", who.kind.value), ("name", who.name), ("workspace", who.workspace))
         self.call: Any = sessions_pb2_grpc.RunnerSessionsStub(channel).Session(metadata=said)
 
     async def say(self, frame: HolderFrame) -> None:

@@ -39,6 +39,11 @@ class Connection:
             self._lock.wait_for(lambda: self._is_closed or len(self._ended) >= calls, wait_seconds)
             return len(self._ended)
 
+    def is_closed_within(self, seconds: float) -> bool:
+        """Waits until the server has closed the connection, at most so long."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._is_closed, seconds)
+
     def open(self, method: str, metadata: Iterable[tuple[str, str]]) -> int:
         """Open a call and send nothing of its request."""
         stream, self._next = self._next, self._next + 2
@@ -62,6 +67,10 @@ class Connection:
             self._socket.sendall(_frame(_DATA, 0, stream, part))
             sent += len(part)
         return sent
+
+    def finish(self, stream: int) -> None:
+        """Say that the request is whole."""
+        self._socket.sendall(_frame(_DATA, _END_STREAM, stream))
 
     def close(self) -> None:
         self._socket.close()
@@ -141,6 +150,34 @@ def send_parts(
         connection.ended(calls + 1, wait_seconds=begun + sent / bytes_per_second - time.monotonic())
     ended = connection.ended(calls, wait_seconds=hold_seconds)
     connection.close()
+    return ended
+
+
+def leave_unread(
+    address: str,
+    method: str,
+    metadata: Iterable[tuple[str, str]],
+    *,
+    message: str,
+    calls: int,
+    connections: int,
+    hold_seconds: float,
+) -> int:
+    """Send one message, given in hexadecimal, on each call, and take no more of the answers than a connection has room
+    for at its start. Returns how many calls the server ended."""
+    raw = bytes.fromhex(message)
+    opened = [Connection(address) for _ in range(connections)]
+    for number in range(calls):
+        connection = opened[number % connections]
+        stream = connection.open(method, metadata)
+        connection.send(stream, b"\0" + struct.pack("!I", len(raw)) + raw, wait_seconds=5.0)
+        connection.finish(stream)
+    begun = time.monotonic()
+    for connection in opened:
+        connection.ended(calls // connections, wait_seconds=begun + hold_seconds - time.monotonic())
+    ended = sum(connection.ended(0, wait_seconds=0) for connection in opened)
+    for connection in opened:
+        connection.close()
     return ended
 
 

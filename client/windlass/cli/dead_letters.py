@@ -10,7 +10,7 @@ import typer
 from windlass.cli import messages, render
 from windlass.cli.choosing import Choice, DryRunOption, do_for_each
 from windlass.cli.connection import Api, JsonOption, command
-from windlass.cli.executions import read_object
+from windlass.cli.executions import json_object
 from windlass.cli.output import say
 
 app = typer.Typer(help="List and resolve work that failed for good.", no_args_is_help=True, rich_markup_mode=None)
@@ -103,7 +103,7 @@ def requeue(
     as_json: JsonOption = False,
 ) -> None:
     """Do the work again, and what depends on it."""
-    laid_over = read_object(inputs, "--inputs")
+    laid_over = json_object(inputs, "--inputs")
 
     def do(letter_id: str) -> Any:
         request = messages.RequeueDeadLetterRequest(

@@ -1,11 +1,11 @@
-"""Executions: start, watch, look, cancel."""
+"""Executions: start, watch, look, cancel, signal."""
 
 import json
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,6 +25,8 @@ def register(app: typer.Typer) -> None:
     command(app)(watch)
     command(app)(get)
     command(app, shows=_show)(cancel)
+    command(app, shows=lambda explanation: say(visible(explanation.text)))(explain)
+    command(app, shows=_show)(signal)
     command(app)(events)
     command(app, shows=lambda answer: show_runs(answer.runs))(runs)
     command(app, "list", shows=render.listing("executions", COLUMNS))(list_)
@@ -49,7 +51,7 @@ def start(
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
-    values, labels = read_object(input_, "--input"), _labels(label or ())
+    values, labels = json_object(input_, "--input"), _labels(label or ())
     request = messages.StartExecutionRequest(
         workflow=workflow,
         version=version,
@@ -84,14 +86,19 @@ def watch(
     raise typer.Exit(0 if last is None or render.cell(last, "state") == "SUCCESS" else 1)
 
 
-def get(api: Api, execution_id: IdArgument, as_json: JsonOption = False) -> None:
+def get(
+    api: Api,
+    execution_id: IdArgument,
+    as_of_seq: Annotated[int, typer.Option(help="As it was after the event with this number.", min=0)] = 0,
+    as_json: JsonOption = False,
+) -> None:
     """Show an execution and its result. While it goes on, also show the children that it waits for."""
-    execution = api.call(messages.GetExecutionRequest(execution_id=execution_id)).execution
+    execution = api.call(messages.GetExecutionRequest(execution_id=execution_id, as_of_seq=as_of_seq)).execution
     if as_json:
         render.print_json(execution)
         return
     _show(execution)
-    if not execution.HasField("end_time"):
+    if not execution.HasField("end_time") and not as_of_seq:
         _show_children(api, execution_id)
 
 
@@ -105,6 +112,11 @@ def _show_children(api: Api, execution_id: str) -> None:
         render.table(answer.executions, COLUMNS)
     if answer.next_page_token:
         say(f"and more: windlass list --filter 'parent_execution_id = \"{execution_id}\"'")
+
+
+def explain(api: Api, execution_id: IdArgument) -> Any:
+    """Say what an execution waits for, and where its time went."""
+    return api.call(messages.ExplainExecutionRequest(execution_id=execution_id)).explanation
 
 
 def list_(
@@ -123,6 +135,28 @@ def cancel(
 ) -> Any:
     """Cancel an execution. Its running nodes are told to stop."""
     return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
+
+
+def signal(
+    api: Api,
+    execution_id: IdArgument,
+    name: Annotated[str, typer.Argument(metavar="SIGNAL")],
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="JSON", help="A JSON object; @FILE reads it from a file.")
+    ] = "{}",
+    same_as: Annotated[
+        str, typer.Option("--request-id", help="A second signal with the same id is not delivered again.")
+    ] = "",
+) -> Any:
+    """Send a signal to an execution.
+
+    The node that waits for it goes on with the payload."""
+    values = json_object(payload, "--payload")
+    request_id = same_as or str(uuid.uuid4())
+    request = messages.SignalExecutionRequest(
+        execution_id=execution_id, signal=name, payload=values, request_id=request_id
+    )
+    return api.call(request).execution
 
 
 def runs(api: Api, execution_id: IdArgument) -> Any:
@@ -195,6 +229,14 @@ def events_of(api: Api, execution_id: str, after_seq: int = 0) -> Iterator[Any]:
             time.sleep(TRY_AGAIN_SECONDS)
 
 
+# The lists of a summary, with their titles, in the order in which they are shown.
+_SUMMARY: Final = {
+    **{name: name for name in ("running", "succeeded", "failed", "skipped", "blocked", "cancelled")},
+    "compensated": "undone",
+    "not_compensated": "not undone",
+}
+
+
 def _show(execution: Any) -> None:
     error, metrics = execution.error, execution.metrics
     facts = {
@@ -209,8 +251,8 @@ def _show(execution: Any) -> None:
         "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
         "paused": _paused(execution.pause) if execution.HasField("pause") else "",
     }
-    for name in ("succeeded", "failed", "skipped", "blocked"):
-        facts[name] = ", ".join(getattr(execution.summary, name))
+    for name, title in _SUMMARY.items():
+        facts[title] = ", ".join(map(render.node_name, getattr(execution.summary, name)))
     facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id
     for name, value in facts.items():
@@ -231,8 +273,8 @@ def _show_event(event: Any, *, as_json: bool) -> None:
     say(visible(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip()))
 
 
-def read_object(text: str, option: str) -> Any:
-    """A JSON object as a Struct. @FILE names a file that holds it."""
+def json_object(text: str, option: str) -> Any:
+    """The value of an option as a Struct. `@FILE` stands for the content of a file."""
     from google.protobuf.json_format import ParseDict, ParseError
     from google.protobuf.struct_pb2 import Struct
 

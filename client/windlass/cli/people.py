@@ -9,7 +9,7 @@ import typer
 from windlass.cli import messages, render
 from windlass.cli.choosing import Choice, DryRunOption, do_for_each
 from windlass.cli.connection import Api, JsonOption, command
-from windlass.cli.executions import read_object
+from windlass.cli.executions import json_object
 from windlass.cli.output import say
 
 _IDS_HELP = "Ids of executions; - reads them from the standard input, one in each line."
@@ -70,7 +70,7 @@ def retry(
     as_json: JsonOption = False,
 ) -> None:
     """Do failed nodes again, and what depends on them."""
-    laid_over = read_object(overrides, "--inputs")
+    laid_over = json_object(overrides, "--inputs")
 
     def do(execution_id: str) -> Any:
         request = messages.RetryExecutionRequest(

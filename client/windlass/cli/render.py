@@ -16,6 +16,8 @@ STATE_COLOURS = {
     "PAUSED": "yellow",
     "RUNNING": "cyan",
     "LEASED": "cyan",
+    "OPEN": "red",
+    "HALF_OPEN": "yellow",
 }
 BAR_WIDTH = 40
 COLUMN_GAP = "  "
@@ -23,6 +25,8 @@ COLUMN_GAP = "  "
 WHOLE_MAX = 2**53
 # The run that renders the workflow's output has this in place of a node's id.
 OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
+# The compensation of a node has its name and this.
+UNDO_SUFFIX = "$undo"
 
 
 # Says what is in the cells of each column, by its title.
@@ -108,7 +112,10 @@ def _whole(value: Any) -> Any:
 
 
 def node_name(node: str) -> str:
-    return OUTPUT_SHOWN if node == OUTPUT_NODE else node
+    if node == OUTPUT_NODE:
+        return OUTPUT_SHOWN
+    undone = node.removesuffix(UNDO_SUFFIX)
+    return node if undone == node else f"{undone} (undo)"
 
 
 def work_name(run: Any) -> str:

@@ -3,9 +3,19 @@
 from collections.abc import Mapping
 from typing import Final
 
-from windlass.definition.durations import SECOND
+from windlass.definition.durations import DURATION_MAX, SECOND
 from windlass.definition.fields import BRANCH, DURATION, FREE, WORKFLOW_NAME, Schema, object_of, whole_from_one
-from windlass.definition.limits import ITEMS_MAX, PARALLEL_MAX, TURNS_MAX, VERSION_MAX
+from windlass.definition.limits import (
+    APPROVALS_REQUIRED_MAX,
+    ASSIGNEE_CHARACTERS_MAX,
+    ASSIGNEES_MAX,
+    ITEMS_MAX,
+    PARALLEL_MAX,
+    SIGNAL_CHARACTERS_MAX,
+    TITLE_CHARACTERS_MAX,
+    TURNS_MAX,
+    VERSION_MAX,
+)
 
 DELAY_SECONDS_MAX: Final = 3_600
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -28,6 +38,22 @@ _BODY: Final[Schema] = {
     **object_of(module={}, config=FREE, inputs=FREE),
     "description": "a body is an object with a module, its config and its inputs",
 }
+_TIMEOUT: Final[Schema] = {
+    "allOf": [
+        DURATION,
+        {
+            "duration-between": [1, DURATION_MAX],
+            "x-reason": "OUT_OF_RANGE",
+            "description": "a timeout is longer than nothing",
+        },
+    ]
+}
+
+
+def _text(most: int, words: str) -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": most, "description": words}
+
+
 _CHILD: Final[dict[str, Schema]] = {
     "workflow": WORKFLOW_NAME,
     "version": {
@@ -51,6 +77,7 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
     "noop@1": object_of(),
     "transform@1": object_of(),
     "join@1": object_of(),
+    "state.set@1": object_of(),
     "for_each@1": object_of(
         ("items", "body"),
         items={"type": "array", "maxItems": ITEMS_MAX, "description": f"items is a list of at most {ITEMS_MAX} items"},
@@ -63,6 +90,30 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "sleep@1": {**object_of(duration=DURATION, until=_TIME), "allOf": [_EITHER]},
     "sub_workflow@1": object_of(("workflow",), **_CHILD),
+    "wait_signal@1": object_of(
+        ("signal",),
+        signal=_text(SIGNAL_CHARACTERS_MAX, f"a signal is named by a text of 1 to {SIGNAL_CHARACTERS_MAX} characters"),
+        timeout=_TIMEOUT,
+        onTimeout={"enum": ["FAIL", "CONTINUE"]},
+    ),
+    "approval@1": object_of(
+        ("title",),
+        title=_text(TITLE_CHARACTERS_MAX, f"a title is a text of 1 to {TITLE_CHARACTERS_MAX} characters"),
+        form={"type": "object"},
+        assignees={
+            "type": "array",
+            "maxItems": ASSIGNEES_MAX,
+            "items": _text(ASSIGNEE_CHARACTERS_MAX, 'an assignee is the title of a key, or a role like "role:ADMIN"'),
+        },
+        required={
+            "type": "integer",
+            "minimum": 1,
+            "maximum": APPROVALS_REQUIRED_MAX,
+            "description": f"must be a whole number from 1 to {APPROVALS_REQUIRED_MAX}",
+        },
+        timeout=_TIMEOUT,
+        onTimeout={"enum": ["APPROVE", "REJECT", "FAIL"]},
+    ),
     "condition@1": object_of(("expression",), expression=_EXPRESSION),
     "switch@1": object_of(
         ("cases",),

@@ -6,11 +6,12 @@ layer only uses what an earlier one found sound, so that one mistake does not sh
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.definition import json_values, modules, templates
+from windlass.definition.compensation import compensating_module_faults, compensation_id, compensation_of
 from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.durations import parse_duration
 from windlass.definition.faults import Fault, Faults
@@ -19,13 +20,16 @@ from windlass.definition.input_schemas import schema_fault
 from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 from windlass.definition.schema_faults import config_faults, field_faults
-from windlass.definition.template_texts import body_of, is_child, texts_of_body, texts_of_node
+from windlass.definition.state_keys import state_faults
+from windlass.definition.template_texts import body_of, is_child, texts_of_body, texts_of_compensation, texts_of_node
 from windlass.definition.templates import TemplateText
 
 # The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
 # Members of a workflow or a node that its schema does not look into.
-_INSIDE: Final = frozenset({"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs"})
+_INSIDE: Final = frozenset(
+    {"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs", "compensate"}
+)
 _OUTCOMES: Final = frozenset({"success", "failure", "always"})
 # Says why a value is no usable JSON Schema; None when it is one.
 SchemaJudge = Callable[[Any], str | None]
@@ -147,10 +151,11 @@ class _Examination:
         self._conditions: dict[tuple[str, str, str], int] = {}
         # The branches of each node that has outgoing edges; see modules.branches_of.
         self._branches: dict[int, frozenset[str] | None] = {}
+        self._schemas = schemas
         self._tell_all(self._unreadable())
         if not self.verdict.faults:
             self._nodes = _listed(document, "nodes")
-            self._examine_fields(schemas)
+            self._examine_fields()
             self._examine_graph()
             self._examine_templates()
             self.verdict.name = document.get("name", "") if isinstance(document.get("name"), str) else ""
@@ -166,12 +171,16 @@ class _Examination:
             if (count := len(_listed(self._document, key))) > most:
                 yield Fault(key, f"TOO_MANY_{key.upper()}", f"{count} {key}; at most {most}")
 
-    def _examine_fields(self, schemas: SchemaJudge) -> None:
+    def _examine_fields(self) -> None:
         document = self._document
         self._tell_all(field_faults("workflow", _outline(document), ""))
-        self._tell_all(_delay_faults(document, {}, ""))
-        if "inputSchema" in document and (message := schemas(document["inputSchema"])) is not None:
-            self._tell(Fault("inputSchema", "BAD_SCHEMA", message))
+        self._tell_all(_delay_faults(document, (), ""))
+        if "inputSchema" in document:
+            self._examine_schema(document["inputSchema"], "inputSchema")
+
+    def _examine_schema(self, schema: Any, path: str) -> None:
+        if (message := self._schemas(schema)) is not None:
+            self._tell(Fault(path, "BAD_SCHEMA", message))
 
     def _examine_graph(self) -> None:
         for place, node in enumerate(self._nodes):
@@ -182,6 +191,7 @@ class _Examination:
             self._tell_all(field_faults("edge", edge, f"edges[{place}]"))
             if isinstance(edge, dict):
                 self._examine_edge(edge, place)
+        self._tell_all(state_faults(self._nodes))
         for cycle in cycles(len(self._nodes), self._edges):
             names = " → ".join(str(self._nodes[node]["id"]) for node in cycle)
             self._tell(Fault("edges", "CYCLE", f"these nodes wait for each other: {names}"))
@@ -191,6 +201,8 @@ class _Examination:
         identity, module = node.get("id"), node.get("module")
         self._tell_all(modules.module_faults(module, f"{path}.module"))
         self._examine_module(node, path)
+        if (form := modules.form_of(node)) is not None:
+            self._examine_schema(form, f"{path}.config.form")
         body = body_of(node)
         if body is not None:
             raw, inside = node["config"]["body"], f"{path}.config.body"
@@ -202,12 +214,22 @@ class _Examination:
             if "until" in node["config"]:
                 self._warn_of_until(str(body.get("module")), f"{path}.config.until")
         if "retry" in node:
-            self._tell_all(_delay_faults(node, self._document, f"{path}."))
+            self._tell_all(_delay_faults(node, (self._document,), f"{path}."))
+        compensation = compensation_of(node)
+        if compensation is not None:
+            self._examine_compensation(compensation, node, f"{path}.compensate")
         if isinstance(identity, str) and (first := self._numbers.setdefault(identity, place)) != place:
             self._tell(Fault(f"{path}.id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
 
+    def _examine_compensation(self, part: Mapping[str, Any], node: Mapping[str, Any], path: str) -> None:
+        self._tell_all(field_faults("compensation", _outline(part), path))
+        self._tell_all(compensating_module_faults(part.get("module"), f"{path}.module"))
+        self._examine_module(part, path)
+        if "retry" in part:
+            self._tell_all(_delay_faults(part, (self._document, node), f"{path}."))
+
     def _examine_module(self, part: Mapping[str, Any], path: str) -> None:
-        """The module and the config of a node, or of the body of a loop."""
+        """The module and the config of a node, of its compensation, or of the body of a loop."""
         module, config = part.get("module"), part.get("config", {})
         if isinstance(module, str) and isinstance(config, dict):
             self._tell_all(config_faults(module, config, f"{path}.config"))
@@ -269,11 +291,22 @@ class _Examination:
                 texts = texts_of_body(node, body, f"{path}.config")
                 if self._examine_texts(texts, modules.body_key(identity), before[place], parser):
                     self._warn_of_templates(f"{path}.config.body", _renderer_of(str(body.get("module"))))
+            self._examine_texts_of_compensation(node, path, before[place] | 1 << place, parser)
         output = templates.texts_of(self._document.get("output"), "output")
         texts = (TemplateText(*each) for each in output if templates.is_template(each[0]))
         self._examine_texts(texts, OUTPUT, (1 << len(self._nodes)) - 1, parser)
         if "output" in self._document:
             self._warn_of_templates("output", modules.RENDERER)
+
+    def _examine_texts_of_compensation(
+        self, node: Mapping[str, Any], path: str, before: int, parser: templates.TemplateParser
+    ) -> None:
+        """It sees what its node sees, and the node."""
+        part = compensation_of(node)
+        if part is not None:
+            texts = texts_of_compensation(part, f"{path}.compensate")
+            if self._examine_texts(texts, compensation_id(node["id"]), before, parser):
+                self._warn_of_templates(f"{path}.compensate", str(part.get("module")))
 
     def _warn_of_until(self, module: str, path: str) -> None:
         message = f"no connected runner that does {module} evaluates `until`: the work waits until one does"
@@ -331,10 +364,11 @@ def _listed(document: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _delay_faults(part: Mapping[str, Any], workflow: Mapping[str, Any], prefix: str) -> Iterator[Fault]:
-    """A member that a retry policy lacks has the workflow's value, or else the default of docs/definitions.md."""
+def _delay_faults(part: Mapping[str, Any], around: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Fault]:
+    """A member that a retry policy lacks has the value of what is around it: the default of docs/definitions.md, that
+    of the workflow, that of the node."""
     whole: dict[str, Any] = {"initialDelay": "1s", "maxDelay": "300s"}
-    for policy in (workflow.get("retry"), part.get("retry")):
+    for policy in (each.get("retry") for each in (*around, part)):
         whole |= policy if isinstance(policy, dict) else {}
     try:
         is_shorter = parse_duration(whole["maxDelay"]) < parse_duration(whole["initialDelay"])

@@ -18,7 +18,7 @@ from windlass.definition.limits import (
 Schema = dict[str, Any]
 
 
-def object_of(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+def object_of(required: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
@@ -80,6 +80,9 @@ _RETRY: Final[Schema] = object_of(
     budget=DURATION,
 )
 
+_NODE_TIMEOUT: Final[Schema] = _timeout(
+    ATTEMPT_SECONDS_MAX * SECOND, "the timeout of a node is longer than nothing and at most 24 hours"
+)
 WORKFLOW: Final[Schema] = object_of(
     ("name",),
     name=WORKFLOW_NAME,
@@ -100,10 +103,21 @@ NODE: Final[Schema] = object_of(
     description=_DESCRIPTION,
     config=FREE,
     inputs=FREE,
-    timeout=_timeout(ATTEMPT_SECONDS_MAX * SECOND, "the timeout of a node is longer than nothing and at most 24 hours"),
+    timeout=_NODE_TIMEOUT,
     retry=_RETRY,
     idempotent={"type": "boolean"},
     join={"enum": ["ALL", "ANY"]},
+    runnerLabels=_LABELS,
+    compensate=FREE,
+)
+COMPENSATION: Final[Schema] = object_of(
+    module={},
+    description=_DESCRIPTION,
+    config=FREE,
+    inputs=FREE,
+    timeout=_NODE_TIMEOUT,
+    retry=_RETRY,
+    idempotent={"type": "boolean"},
     runnerLabels=_LABELS,
 )
 _END: Final[Schema] = {"type": "string", "description": "an edge names a node here"}

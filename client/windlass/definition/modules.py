@@ -10,14 +10,16 @@ from typing import Any, Final
 
 from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.faults import Fault
-from windlass.definition.templates import is_template
+from windlass.definition.templates import is_template, texts_of
 
-# The format has these modules, but this version of the engine cannot carry them out, so they are refused.
-UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1"})
 # The modules that the engine carries out without a runner.
-CONTROL_MODULES: Final = frozenset({"for_each@1", "join@1", "repeat@1", "sleep@1", "sub_workflow@1"})
+CONTROL_MODULES: Final = frozenset(
+    {"approval@1", "for_each@1", "join@1", "repeat@1", "sleep@1", "state.set@1", "sub_workflow@1", "wait_signal@1"}
+)
 # Its node starts an execution of another workflow and waits for its end.
 SUB_WORKFLOW: Final = "sub_workflow@1"
+# It sets the keys of the workflow's state that its inputs name.
+STATE_SETTER: Final = "state.set@1"
 FOR_EACH: Final = "for_each@1"
 # A runner that does this module renders templates for control nodes, for outputs of workflows, and for runners that do
 # not render.
@@ -39,8 +41,6 @@ def module_faults(module: Any, path: str) -> Iterator[Fault]:
         yield Fault(path, "MALFORMED_MODULE", "a module is named like noop@1 or billing.charge@2")
     elif parts[2] is None:
         yield Fault(path, "MODULE_VERSION_REQUIRED", f"say which version: {module}@1")
-    elif module in UNSUPPORTED_MODULES:
-        yield Fault(path, "UNSUPPORTED_MODULE", f"{module} is not carried out by this version of Windlass")
     elif module not in CONFIG_SCHEMAS and not is_own(module):
         known = ", ".join(sorted(CONFIG_SCHEMAS))
         yield Fault(path, "UNKNOWN_MODULE", f"there is no {module}; built in are {known}; your own have a dot")
@@ -70,11 +70,23 @@ def is_own(module: str) -> bool:
     return "." in module and module.partition("@")[0] not in _OWN_FORBIDDEN
 
 
+def form_of(node: Any) -> dict[str, Any] | None:
+    """The JSON Schema that an approval's form has to fit. None: there is none, or it is rendered first."""
+    if not isinstance(node, dict) or node.get("module") != "approval@1":
+        return None
+    config = node.get("config")
+    form = config.get("form") if isinstance(config, dict) else None
+    is_plain = isinstance(form, dict) and not any(is_template(text) for text, _ in texts_of(form, ""))
+    return form if is_plain else None
+
+
 def branches_of(node: Mapping[str, Any]) -> frozenset[str] | None:
     """The labels that edges from this node may name; None when only the run can tell."""
     module, config = node.get("module"), node.get("config", {})
     if module == "condition@1":
         return frozenset({"true", "false"})
+    if module == "approval@1":
+        return frozenset({"approved", "rejected"})
     if module == "switch@1":
         return _branches_of_switch(config)
     return frozenset() if isinstance(module, str) and module in CONFIG_SCHEMAS else None

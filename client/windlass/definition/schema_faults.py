@@ -21,15 +21,21 @@ from windlass.definition.templates import is_template
 VALUES_TOLD_MAX: Final = 2_000
 MESSAGE_CHARACTERS_MAX: Final = 300
 
-_OWN: Final[Mapping[str, fields.Schema]] = {"workflow": fields.WORKFLOW, "node": fields.NODE, "edge": fields.EDGE}
+_OWN: Final[Mapping[str, fields.Schema]] = {
+    "workflow": fields.WORKFLOW,
+    "node": fields.NODE,
+    "compensation": fields.COMPENSATION,
+    "edge": fields.EDGE,
+}
 _REASONS: Final = {
     "required": "REQUIRED",
     "oneOf": "REQUIRED",
     "enum": "UNKNOWN_VALUE",
     "minimum": "OUT_OF_RANGE",
     "maximum": "OUT_OF_RANGE",
-    "maxItems": "OUT_OF_RANGE",
+    "minLength": "REQUIRED",
     "maxLength": "TOO_LONG",
+    "maxItems": "TOO_LONG",
     "additionalProperties": "UNKNOWN_FIELD",
 }
 _TYPES: Final = {
@@ -43,7 +49,7 @@ _TYPES: Final = {
 
 
 def field_faults(kind: str, part: Any, path: str) -> Iterator[Fault]:
-    """The faults in the own fields of a workflow, a node or an edge."""
+    """The faults in the own fields of a workflow, a node, a compensation or an edge."""
     for error in _misfits(_validator(kind), part):
         yield from _faults_of(error, _OWN[kind], path)
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from windlass.definition.compensation import SEEN
 from windlass.definition.config_schemas import LOOP_MODULES, OF_BODY
 from windlass.definition.modules import FOR_EACH, SUB_WORKFLOW
 from windlass.definition.templates import TemplateText, is_template, texts_of
@@ -55,6 +56,11 @@ def texts_of_body(node: Mapping[str, Any], body: Mapping[str, Any], path: str) -
     until = node["config"].get("until")
     if isinstance(until, str):
         yield TemplateText(_as_template(until), f"{path}.until", _UNTIL_SEES)
+
+
+def texts_of_compensation(part: Mapping[str, Any], path: str) -> Iterator[TemplateText]:
+    """The templates of a node's compensation, which has this path."""
+    yield from _texts(part, part.get("config"), path, SEEN)
 
 
 def _texts(

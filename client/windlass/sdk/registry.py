@@ -45,6 +45,8 @@ class Module:
     raw_config: frozenset[str] = frozenset()
     # A later attempt goes on from the last cursor, so a long run may be stopped when other work waits for its place.
     resumable: bool = False
+    # The target that every run of it calls. "": a run names it by `ctx.target`, or calls nothing that has a circuit.
+    target: str = ""
 
 
 class Registry:
@@ -85,13 +87,15 @@ class Registry:
         resumable: bool = False,
         inline: bool = False,
         raw_config: frozenset[str] = frozenset(),
+        target: str = "",
     ) -> Callable[[Function], Function]:
         """Decorate a function to register it here."""
 
         def register(function: Function) -> Function:
             is_async = inspect.iscoroutinefunction(function)
             is_inline = inline and not is_async
-            self.add(Module(name, function, idempotent, is_async, is_inline, raw_config, resumable and is_async))
+            is_resumable = resumable and is_async
+            self.add(Module(name, function, idempotent, is_async, is_inline, raw_config, is_resumable, target))
             return function
 
         return register
@@ -100,7 +104,9 @@ class Registry:
 registry = Registry()
 
 
-def module(name: str, *, idempotent: bool = False, resumable: bool = False) -> Callable[[Function], Function]:
+def module(
+    name: str, *, idempotent: bool = False, resumable: bool = False, target: str = ""
+) -> Callable[[Function], Function]:
     """Declare a function as a module of this process's runner. A plain function runs in a thread of its own. All
     async functions share an event loop, so none of them may block.
 
@@ -108,5 +114,7 @@ def module(name: str, *, idempotent: bool = False, resumable: bool = False) -> C
     is gone, another runner gets such work at once, whatever its node says, and other work when its lease has ended.
 
     `resumable`: the work goes on from `ctx.cursor`. When other work has waited for a place, a run of such a module is
-    cancelled after a minute at the earliest, and a later attempt goes on. Only async modules can be cancelled."""
-    return registry.declare(name, idempotent=idempotent, resumable=resumable)
+    cancelled after a minute at the earliest, and a later attempt goes on. Only async modules can be cancelled.
+
+    `target`: what every run of the module calls, if it is always the same, as for `ctx.target`."""
+    return registry.declare(name, idempotent=idempotent, resumable=resumable, target=target)

@@ -42,6 +42,14 @@ class NewCommand(NamedTuple):
     message: Any
     # "": no repeat is recognised.
     request_id: str = ""
+    # Tells whether the event that answers this request id answers this command, and not an earlier one with other
+    # content. None: the content is part of the request id, or there is none.
+    is_same: Callable[[EventView], bool] | None = None
+    # How long the answer of an execution is awaited that was queued when the command came.
+    queued_seconds: float = ANSWER_SECONDS
+
+    def message_id(self) -> str:
+        return f"{self.kind}:{self.execution_id}:{self.request_id or uuid4()}"
 
 
 class Commands:
@@ -60,8 +68,9 @@ class Commands:
         if answer is None:
             _refuse_final(execution)
             if await self._deliver(workspace, command, message_id, None):
-                answer = await self._awaited(workspace, execution, message_id)
-        return await self._answered(workspace, command.execution_id, answer, may_be_final=False)
+                seconds = command.queued_seconds if execution.state == "PENDING" else ANSWER_SECONDS
+                answer = await self._awaited(workspace, execution, message_id, seconds)
+        return await self._answered(workspace, command, answer, may_be_final=False)
 
     async def reopen(
         self, workspace: str, command: NewCommand, judge: Callable[[ExecutionView], None]
@@ -77,11 +86,20 @@ class Commands:
             start = await self._answers.start_order(command.execution_id)
             if await self._deliver(workspace, command, message_id, start):
                 answer = await self._looked_for(command.execution_id, message_id)
-        return await self._answered(workspace, command.execution_id, answer, may_be_final=True)
+        return await self._answered(workspace, command, answer, may_be_final=True)
+
+    async def bring(self, workspace: str, command: NewCommand) -> bool:
+        """Bring a command to the execution that nobody waits for. False: the execution has ended."""
+        execution_id, message_id = command.execution_id, command.message_id()
+        return await self._mailbox.command(workspace, execution_id, message_id, command.message, None)
+
+    async def has_answer(self, command: NewCommand) -> bool:
+        """The command was answered before, under the same request id."""
+        return (await self._first_answer(command))[1] is not None
 
     async def _first_answer(self, command: NewCommand) -> tuple[str, EventView | None]:
         """The message id of the command, and the answer if this is a repeat."""
-        message_id = f"{command.kind}:{command.execution_id}:{command.request_id or uuid4()}"
+        message_id = command.message_id()
         if not command.request_id:
             return message_id, None
         return message_id, await self._answers.answer(command.execution_id, message_id)
@@ -92,11 +110,13 @@ class Commands:
         crash_point("api.command.after_deliver")
         return found
 
-    async def _awaited(self, workspace: str, execution: ExecutionView, message_id: str) -> EventView | None:
+    async def _awaited(
+        self, workspace: str, execution: ExecutionView, message_id: str, seconds: float
+    ) -> EventView | None:
         """None: it did not come in time, or the execution ended first."""
         events = self._watcher.follow(workspace, execution.id, execution.last_seq)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_SECONDS), contextlib.aclosing(events):
+            async with asyncio.timeout(seconds), contextlib.aclosing(events):
                 async for event in events:
                     if event.message_id == message_id:
                         return event
@@ -119,14 +139,17 @@ class Commands:
         return None
 
     async def _answered(
-        self, workspace: str, execution_id: str, answer: EventView | None, *, may_be_final: bool
+        self, workspace: str, command: NewCommand, answer: EventView | None, *, may_be_final: bool
     ) -> ExecutionView:
-        execution = await self._executions.find(workspace, execution_id)
+        execution = await self._executions.find(workspace, command.execution_id)
         if answer is None:
             if not may_be_final:
                 _refuse_final(execution)
-        elif answer.refusal_reason:
-            raise refusals.command_refused(answer.refusal_reason, answer.refusal_message, execution_id)
+            return execution
+        if command.is_same is not None and not command.is_same(answer):
+            raise refusals.request_id_reused(command.request_id, execution.id)
+        if answer.refusal_reason:
+            raise refusals.command_refused(answer.refusal_reason, answer.refusal_message, execution.id)
         return execution
 
 

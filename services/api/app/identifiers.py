@@ -32,6 +32,12 @@ class Identifiers:
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def is_run_id(text: str) -> bool:
+    """As for the id of an execution."""
+    execution_id, _, number = text.partition(".")
+    return is_execution_id(execution_id) and number.isascii() and number.isdigit() and len(number) < 10
+
+
 def is_execution_id(text: str) -> bool:
     """False: no replica can have minted this id, so no service needs to be asked."""
     return _FORM.fullmatch(text) is not None

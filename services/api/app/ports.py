@@ -18,6 +18,7 @@ from services.chassis.identity.callers import Identity
 # A peer answers with at most this number of rows.
 PAGE_SIZE_MAX: Final = 1_000
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+RUN_GOING: Final = frozenset({"PENDING", "LEASED", "RUNNING"})
 
 
 class KeyRecord(NamedTuple):
@@ -150,6 +151,46 @@ class EventView(NamedTuple):
     refusal_message: str = ""
 
 
+class ApprovalView(NamedTuple):
+    """An approval, as far as use cases read it. `rpc/translate.py` shows all of it."""
+
+    # That of its run.
+    id: str
+    workspace: str
+    # The name of the public state.
+    state: str
+    # A JSON Schema.
+    form: bytes
+    # The callers that have decided, each with its choice.
+    decisions: Sequence[tuple[str, str]]
+    # The coordinator's ApprovalRecord.
+    record: Any
+
+
+class RunView(NamedTuple):
+    """A run, as far as use cases read it."""
+
+    id: str
+    workspace: str
+    state: str
+    # JSON; empty without an inline output.
+    output: bytes
+    error_type: str
+    error_message: str
+
+    @property
+    def execution_id(self) -> str:
+        return self.id.partition(".")[0]
+
+    @property
+    def number(self) -> int:
+        return int(self.id.partition(".")[2])
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in RUN_GOING
+
+
 class EarlierStart(NamedTuple):
     """The start that used a request_id."""
 
@@ -182,6 +223,12 @@ class ExecutionQuery(NamedTuple):
     from_id: str
     ascending: bool
     limit: int
+
+
+class Audit(Protocol):
+    async def add(self, actor: Identity, action: str, subject: str, details: Mapping[str, Any]) -> None:
+        """Put on record what somebody asks of another service. What is changed here is recorded with the change."""
+        ...
 
 
 class ApiKeys(Protocol):
@@ -348,6 +395,22 @@ class CommandAnswers(Protocol):
         ...
 
 
+class ApprovalReads(Protocol):
+    """Any coordinator."""
+
+    async def approval(self, approval_id: str) -> ApprovalView | None: ...
+
+
+class RunViews(Protocol):
+    """Any coordinator."""
+
+    async def run_view(self, run_id: str) -> RunView | None: ...
+
+
+class EffectSecrets(Protocol):
+    async def effect_secret(self, workspace: str) -> bytes | None: ...
+
+
 class AnnouncedModules(NamedTuple):
     """The modules that connected runners do. Empty: there is none, or nobody could be asked."""
 
@@ -369,6 +432,26 @@ class ExecutionReads(Protocol):
 
     async def modules(self, workspace: str) -> AnnouncedModules:
         """Return the modules that runners have announced for this workspace."""
+        ...
+
+
+class QueuePlaces(Protocol):
+    """Any dispatcher."""
+
+    async def place(self, workspace: str, execution_id: str) -> Any:
+        """The GetQueuePlaceResponse of an execution of this workspace."""
+        ...
+
+
+class PastReads(Protocol):
+    """Any coordinator."""
+
+    async def past(self, execution_id: str, as_of_seq: int) -> ExecutionView | None:
+        """The execution as it was after this event. None: no coordinator has it."""
+        ...
+
+    async def explanation(self, execution_id: str) -> Any:
+        """The Explanation without its text and shares. None: no coordinator has the execution."""
         ...
 
 

@@ -125,9 +125,43 @@ def execution_given_up(execution_id: str) -> Refusal:
     return _refusal("EXECUTION_FINAL", message, hint, execution_id=execution_id)
 
 
+def approval_not_found(approval_id: str) -> Refusal:
+    message = "there is no such approval in this workspace"
+    return _refusal("APPROVAL_NOT_FOUND", message, "windlass approvals list", approval_id=approval_id)
+
+
+def approval_resolved(approval_id: str, state: str) -> Refusal:
+    hint = f"windlass approvals get {quote(approval_id)}"
+    return _refusal("ALREADY_RESOLVED", f"the approval is {state}", hint, approval_id=approval_id, state=state)
+
+
+def form_mismatch(approval_id: str, violations: Sequence[Violation]) -> Refusal:
+    first = violations[0]
+    return Refusal(
+        "FORM_MISMATCH",
+        f"the form does not fit the approval: {first.field}: {first.message}",
+        metadata={"approval_id": approval_id, "try": f"windlass approvals get {quote(approval_id)}"},
+        violations=violations,
+    )
+
+
+def token_invalid() -> Refusal:
+    return Refusal("TOKEN_INVALID", "this is no completion token that a run has been given")
+
+
+def run_ended(run_id: str, state: str) -> Refusal:
+    message = f"the run is over ({state}), so its completion token is void"
+    return _refusal("RUN_ENDED", message, f"windlass runs {quote(run_id.partition('.')[0])}", run_id=run_id)
+
+
 def run_not_found(run_id: str) -> Refusal:
     hint = f"windlass runs {quote(run_id.partition('.')[0])}"
     return _refusal("RUN_NOT_FOUND", "there is no such run in this workspace", hint, run_id=run_id)
+
+
+def circuit_not_found(target: str) -> Refusal:
+    message = "this target has no circuit in this workspace: no call of it has failed lately"
+    return _refusal("CIRCUIT_NOT_FOUND", message, "windlass circuits list", target=target)
 
 
 def request_id_reused(request_id: str, existing: str) -> Refusal:

@@ -17,14 +17,18 @@ from typing import Final
 from services.api.app.executions import Executions
 from services.api.app.ports import EventView, ExecutionReads, Watch, Watches
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.grpc.shares import Shares
 from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
 # The journal is read after this time without an update.
 SILENCE_SECONDS: Final = 5.0
-# An event carries up to 256 KiB; an answer has at most 64 MiB.
+# A coordinator cuts a list of large events. An event carries up to 256 KiB.
 EVENTS_PER_READ: Final = 200
+# Watches that may have such a list which their callers have not read to its end. A workspace alone gets half of these
+# places. Any other watch reads one event after the other.
+LISTS_HELD_MAX: Final = 64
 # An execution is given up after seconds of retries, so its watches may end a little later.
 GIVEN_UP_SECONDS: Final = 2.0
 
@@ -34,6 +38,7 @@ class EventWatcher:
         self._executions = executions
         self._reads = reads
         self._watches = watches
+        self._places = Shares(LISTS_HELD_MAX)
 
     async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncGenerator[EventView, None]:
         """Every event after `after_seq`; ends after the one that made the execution final."""
@@ -53,10 +58,14 @@ class EventWatcher:
 
     async def _events(self, workspace: str, execution_id: str, seen: int, watch: Watch) -> AsyncIterator[EventView]:
         while True:
-            async for event in self._journal(execution_id, seen):
+            before = seen
+            async for event in self._journal(workspace, execution_id, seen):
                 seen = event.seq
                 yield event
             execution = await self._executions.find(workspace, execution_id)
+            if before < seen < execution.last_seq:
+                # The list was cut, because its events are large, or there are new ones.
+                continue
             if execution.is_given_up:
                 if execution.last_seq > seen:
                     yield EventView(execution.last_seq, is_last=True, record=execution)
@@ -69,13 +78,19 @@ class EventWatcher:
                     seen = update.seq
                     yield update
 
-    async def _journal(self, execution_id: str, after_seq: int) -> AsyncIterator[EventView]:
+    async def _journal(self, workspace: str, execution_id: str, after_seq: int) -> AsyncIterator[EventView]:
         while True:
-            events = await self._reads.events(execution_id, after_seq, EVENTS_PER_READ)
-            for event in events:
-                after_seq = event.seq
-                yield event
-            if len(events) < EVENTS_PER_READ:
+            has_place = self._places.take(workspace)
+            try:
+                limit = EVENTS_PER_READ if has_place else 1
+                events = await self._reads.events(execution_id, after_seq, limit)
+                for event in events:
+                    after_seq = event.seq
+                    yield event
+            finally:
+                if has_place:
+                    self._places.give_back(workspace)
+            if len(events) < limit:
                 return
 
     async def run(self) -> None:

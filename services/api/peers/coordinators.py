@@ -7,7 +7,15 @@ from typing import Final
 
 import grpc
 
-from services.api.app.ports import FINAL, AnnouncedModules, EventView, ExecutionQuery, ExecutionView
+from services.api.app.ports import (
+    FINAL,
+    AnnouncedModules,
+    ApprovalView,
+    EventView,
+    ExecutionQuery,
+    ExecutionView,
+    RunView,
+)
 from services.api.peers.replicas import Replicas, parts
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
 from windlass.api.v1 import resources_pb2
@@ -18,6 +26,7 @@ from windlass.types.v1.start_pb2 import StartOrder
 # A record carries an input and an output of up to 256 KiB each.
 IDS_PER_CALL: Final = 100
 _UPGRADE_SECONDS: Final = 5.0
+_CHOICES: Final = {number: name for name, number in resources_pb2.Approval.Choice.items()}
 _STATES: Final = {number: name for name, number in resources_pb2.Execution.State.items()}
 
 
@@ -59,6 +68,19 @@ class CoordinatorReads:
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetRun, request)
         return response.run if response.HasField("run") else None
 
+    async def run_view(self, run_id: str) -> RunView | None:
+        record = await self.run(run_id)
+        return None if record is None else _view_of(record)
+
+    async def approvals(self, request: pb.ListApprovalsRequest) -> Sequence[pb.ApprovalRecord]:
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListApprovals, request)
+        return response.approvals
+
+    async def approval(self, approval_id: str) -> ApprovalView | None:
+        request = pb.GetApprovalRequest(approval_id=approval_id)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetApproval, request)
+        return approval_of(response.approval) if response.HasField("approval") else None
+
     async def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]:
         """Another coordinator is asked as long as nothing has come."""
         request = pb.ReadRunOutputRequest(run_id=run_id, workspace=workspace)
@@ -86,6 +108,16 @@ class CoordinatorReads:
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).FindAnswer, request)
         return event_of(response.event) if response.HasField("event") else None
 
+    async def past(self, execution_id: str, as_of_seq: int) -> ExecutionView | None:
+        request = pb.GetPastExecutionRequest(execution_id=execution_id, as_of_seq=as_of_seq)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetPastExecution, request)
+        return execution_of(response.execution) if response.HasField("execution") else None
+
+    async def explanation(self, execution_id: str) -> resources_pb2.Explanation | None:
+        request = pb.ExplainExecutionRequest(execution_id=execution_id)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).ExplainExecution, request)
+        return response.explanation if response.HasField("explanation") else None
+
     async def start_order(self, execution_id: str) -> StartOrder | None:
         request = pb.GetStartOrderRequest(execution_id=execution_id)
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetStartOrder, request)
@@ -95,6 +127,19 @@ class CoordinatorReads:
         request = pb.ListModulesRequest(workspace=workspace)
         found = await self._peers.call(lambda channel: ReadServiceStub(channel).ListModules, request)
         return AnnouncedModules(found.modules, found.rendering)
+
+
+def approval_of(record: pb.ApprovalRecord) -> ApprovalView:
+    approval = record.approval
+    decisions = [(each.caller, _CHOICES[each.decision]) for each in approval.decisions]
+    state = resources_pb2.Approval.State.Name(approval.state)
+    return ApprovalView(approval.id, record.workspace, state, record.form, decisions, record)
+
+
+def _view_of(record: pb.RunRecord) -> RunView:
+    run = record.run
+    state = resources_pb2.Run.State.Name(run.state)
+    return RunView(run.id, record.workspace, state, record.output, run.error.type, run.error.message)
 
 
 def execution_of(record: pb.ExecutionRecord) -> ExecutionView:

@@ -42,6 +42,10 @@ class DispatcherQueue:
             found |= {used.request_id: EarlierStart(used.request_hash, used.execution_id) for used in response.requests}
         return found
 
+    async def place(self, workspace: str, execution_id: str) -> pb.GetQueuePlaceResponse:
+        request = pb.GetQueuePlaceRequest(workspace=workspace, execution_id=execution_id)
+        return await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueuePlace, request)
+
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         message = sessions_pb2.ExecutionMessage(
             # All cancels of an execution have the same id, so a repeat is the same message.

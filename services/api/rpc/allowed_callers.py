@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.chassis.grpc.limits import SMALL_BYTES_MAX
-from services.chassis.identity.callers import Rule, members, services, system
+from services.chassis.identity.callers import Rule, anyone, members, services, system
 
 READ_DOCUMENT: Final = members("VIEWER", "WORKFLOW", "ADMIN")
 WRITE_DOCUMENT: Final = members("WORKFLOW", "ADMIN")
 READ: Final = READ_DOCUMENT.receiving(SMALL_BYTES_MAX)
+LIST: Final = READ.listing()
 WRITE: Final = WRITE_DOCUMENT.receiving(SMALL_BYTES_MAX)
 SYSTEM: Final = system().receiving(SMALL_BYTES_MAX)
 OWN_KEYS: Final = (members("ADMIN") | system()).receiving(SMALL_BYTES_MAX)
@@ -26,6 +27,8 @@ OUTPUT_SECONDS_MAX: Final = 300.0
 _WORKFLOWS: Final = "/windlass.api.v1.WorkflowService"
 _EXECUTIONS: Final = "/windlass.api.v1.ExecutionService"
 _RUNS: Final = "/windlass.api.v1.RunService"
+_APPROVALS: Final = "/windlass.api.v1.ApprovalService"
+_CIRCUITS: Final = "/windlass.api.v1.CircuitService"
 _DEAD_LETTERS: Final = "/windlass.api.v1.DeadLetterService"
 _WORKSPACES: Final = "/windlass.api.v1.WorkspaceService"
 _KEYS: Final = "/windlass.api.v1.ApiKeyService"
@@ -35,30 +38,43 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_WORKFLOWS}/ApplyWorkflow": WRITE_DOCUMENT.judging_text(),
     f"{_WORKFLOWS}/ValidateWorkflow": READ_DOCUMENT.judging_text(),
     f"{_WORKFLOWS}/GetWorkflow": READ,
-    f"{_WORKFLOWS}/ListWorkflows": READ,
-    f"{_WORKFLOWS}/ListWorkflowVersions": READ,
+    f"{_WORKFLOWS}/ListWorkflows": LIST,
+    f"{_WORKFLOWS}/ListWorkflowVersions": LIST,
     f"{_WORKFLOWS}/ArchiveWorkflow": WRITE,
     f"{_WORKFLOWS}/RestoreWorkflow": WRITE,
     f"{_EXECUTIONS}/StartExecution": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX).with_trace(),
     f"{_EXECUTIONS}/BatchStartExecutions": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX).judging_text(),
     f"{_EXECUTIONS}/GetExecution": READ,
-    f"{_EXECUTIONS}/ListExecutions": READ,
+    f"{_EXECUTIONS}/ListExecutions": LIST,
     f"{_EXECUTIONS}/WatchExecution": READ.within(None),
     f"{_EXECUTIONS}/CancelExecution": WRITE,
     f"{_EXECUTIONS}/PauseExecution": WRITE,
     f"{_EXECUTIONS}/ResumeExecution": WRITE,
+    f"{_EXECUTIONS}/SignalExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
-    f"{_EXECUTIONS}/ListEvents": READ,
-    f"{_DEAD_LETTERS}/ListDeadLetters": READ,
-    f"{_DEAD_LETTERS}/ListDeadLetterGroups": READ,
+    f"{_EXECUTIONS}/ListEvents": LIST,
+    f"{_EXECUTIONS}/ExplainExecution": READ,
+    f"{_RUNS}/ListRuns": LIST,
+    f"{_DEAD_LETTERS}/ListDeadLetters": LIST,
+    f"{_DEAD_LETTERS}/ListDeadLetterGroups": LIST,
     f"{_DEAD_LETTERS}/GetDeadLetter": READ,
     f"{_DEAD_LETTERS}/RequeueDeadLetter": WRITE_DOCUMENT,
     f"{_DEAD_LETTERS}/DiscardDeadLetter": WRITE,
     f"{_DEAD_LETTERS}/MarkDeadLetterFixed": WRITE_DOCUMENT,
     f"{_DEAD_LETTERS}/QuarantineRun": WRITE,
-    f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
+    # The completion token in the request is the whole permission.
+    f"{_RUNS}/CompleteRun": anyone(),
+    f"{_RUNS}/FailRun": anyone(),
+    f"{_RUNS}/HeartbeatRun": anyone(),
+    f"{_APPROVALS}/ListApprovals": READ,
+    f"{_APPROVALS}/GetApproval": READ,
+    f"{_APPROVALS}/DecideApproval": WRITE,
+    f"{_CIRCUITS}/ListCircuits": READ,
+    f"{_CIRCUITS}/GetCircuit": READ,
+    f"{_CIRCUITS}/ResetCircuit": WRITE,
+    f"{_CIRCUITS}/OpenCircuit": WRITE,
     f"{_WORKSPACES}/CreateWorkspace": SYSTEM,
     f"{_WORKSPACES}/GetWorkspace": SYSTEM,
     f"{_WORKSPACES}/ListWorkspaces": SYSTEM,

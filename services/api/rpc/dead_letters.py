@@ -16,8 +16,7 @@ from services.api.app.identifiers import is_execution_id
 from services.api.app.ports import PAGE_SIZE_MAX, DeadLetterQuery, DeadLetterView, Workflows
 from services.api.rpc import translate
 from services.api.rpc.filter_text import conditions_of
-from services.api.rpc.filter_values import FilterLanguage
-from services.api.rpc.filters import FieldKind, hold
+from services.api.rpc.filters import FieldKind, FilterFields, hold
 from services.api.rpc.overrides import OVERRIDES_BYTES_MAX
 from services.api.rpc.pages import Page
 from services.api.rpc.structs import fill, holding, to_dict
@@ -27,7 +26,7 @@ from windlass.api.v1 import dead_letters_pb2 as pb
 from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceServicer
 
 _ORDERS: Final = {"": False, "quarantine_time desc": False, "quarantine_time": True, "quarantine_time asc": True}
-_FIELDS: Final[Mapping[str, FieldKind]] = {
+_KINDS: Final[Mapping[str, FieldKind]] = {
     "execution_id": FieldKind.TEXT,
     "workflow": FieldKind.TEXT,
     "version": FieldKind.NUMBER,
@@ -41,7 +40,7 @@ _FIELDS: Final[Mapping[str, FieldKind]] = {
     "error.fingerprint": FieldKind.TEXT,
     "quarantine_time": FieldKind.TIME,
 }
-_LANGUAGE: Final = FilterLanguage(_FIELDS.get, ", ".join(_FIELDS))
+_FIELDS: Final = FilterFields(_KINDS, frozenset(), {}, has_labels=False)
 
 
 class DeadLetterServicer(DeadLetterServiceServicer):
@@ -50,7 +49,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         self._workflows = workflows
 
     async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: RpcCall) -> pb.ListDeadLettersResponse:
-        conditions = conditions_of(request.filter, _LANGUAGE)
+        conditions = conditions_of(request.filter, _FIELDS)
         ascending = _ORDERS.get(" ".join(request.order_by.split()))
         if ascending is None:
             raise refusals.invalid_field("order_by", "UNKNOWN_VALUE", "must be quarantine_time or quarantine_time desc")
@@ -64,7 +63,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
     async def ListDeadLetterGroups(
         self, request: pb.ListDeadLetterGroupsRequest, context: RpcCall
     ) -> pb.ListDeadLetterGroupsResponse:
-        conditions = conditions_of(request.filter, _LANGUAGE)
+        conditions = conditions_of(request.filter, _FIELDS)
         groups = await self._dead_letters.groups(caller().workspace, conditions, PAGE_SIZE_MAX)
         return pb.ListDeadLetterGroupsResponse(groups=groups)
 

@@ -6,24 +6,32 @@ import functools
 from collections.abc import AsyncIterator
 from typing import Final
 
+import orjson
+
 from services.api.app import refusals
 from services.api.app.commands import Commands, NewCommand
 from services.api.app.executions import Executions
-from services.api.app.ports import ExecutionQuery, ExecutionReads
+from services.api.app.explanations import Explanations
+from services.api.app.ports import EventView, ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
 from services.api.rpc import translate
+from services.api.rpc.explanations import explanation_of
 from services.api.rpc.filter_text import parse
 from services.api.rpc.overrides import judge_retry, node_overrides
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
-from services.api.rpc.structs import holding
+from services.api.rpc.structs import holding, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
+from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import new_trace, note_on_span, present_trace
 from windlass.api.v1 import executions_pb2 as pb
 from windlass.api.v1 import executions_pb2_grpc
 
+# A signal may come long before its execution begins, and is durable at once.
+QUEUED_SECONDS: Final = 0.5
+PAYLOAD_BYTES_MAX: Final = 256 * 1024
 _ORDERS: Final = {"": False, "create_time desc": False, "create_time": True, "create_time asc": True}
 
 
@@ -33,14 +41,18 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         starting: Starting,
         executions: Executions,
         commands: Commands,
+        explanations: Explanations,
         watcher: EventWatcher,
         reads: ExecutionReads,
+        clock: Clock,
     ) -> None:
         self._starting = starting
         self._executions = executions
         self._commands = commands
+        self._explanations = explanations
         self._watcher = watcher
         self._reads = reads
+        self._clock = clock
 
     async def StartExecution(self, request: pb.StartExecutionRequest, context: RpcCall) -> pb.StartExecutionResponse:
         # The guard has continued the caller's trace, or begun one and decided on its sampling.
@@ -58,7 +70,11 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return holding(pb.BatchStartExecutionsResponse, items=items)
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: RpcCall) -> pb.GetExecutionResponse:
-        execution = await self._executions.find(caller().workspace, request.execution_id)
+        workspace, execution_id = caller().workspace, request.execution_id
+        if request.as_of_seq:
+            execution = await self._explanations.as_of(workspace, execution_id, request.as_of_seq)
+        else:
+            execution = await self._executions.find(workspace, execution_id)
         return translate.answer(pb.GetExecutionResponse(), execution)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: RpcCall) -> pb.ListExecutionsResponse:
@@ -104,6 +120,22 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         execution = await self._commands.give(caller().workspace, command)
         return translate.answer(pb.ResumeExecutionResponse(), execution)
 
+    async def SignalExecution(self, request: pb.SignalExecutionRequest, context: RpcCall) -> pb.SignalExecutionResponse:
+        payload = orjson.dumps(to_dict(request.payload, "payload", PAYLOAD_BYTES_MAX))
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise refusals.invalid_field("payload", "TOO_LARGE", f"{len(payload)} bytes; at most {PAYLOAD_BYTES_MAX}")
+        message = translate.command()
+        message.signal.signal, message.signal.payload = request.signal, payload
+
+        def is_same(answer: EventView) -> bool:
+            return translate.answers(answer, {"signal": request.signal, "payload": orjson.loads(payload)})
+
+        command = NewCommand(
+            "signal", request.execution_id, message, request.request_id, is_same=is_same, queued_seconds=QUEUED_SECONDS
+        )
+        execution = await self._commands.give(caller().workspace, command)
+        return translate.answer(pb.SignalExecutionResponse(), execution)
+
     async def RetryExecution(self, request: pb.RetryExecutionRequest, context: RpcCall) -> pb.RetryExecutionResponse:
         message = translate.command()
         message.retry.from_node = request.from_node
@@ -117,9 +149,19 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return translate.answer(pb.RetryExecutionResponse(), execution)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: RpcCall) -> pb.ListEventsResponse:
-        await self._executions.find(caller().workspace, request.execution_id)
+        execution = await self._executions.find(caller().workspace, request.execution_id)
         page = Page(request, "events", request.execution_id, str(request.as_of_seq))
         after_seq = max(request.after_seq, page.after_number)
         found = await self._reads.events(request.execution_id, after_seq, page.size + 1, as_of_seq=request.as_of_seq)
-        shown, token = page.cut(found, lambda event: str(event.seq), translate.event)
+        # A list of large events is cut by its coordinator. The end of an execution that was given up is no event of it.
+        newest = execution.last_seq - execution.is_given_up
+        is_cut = bool(found) and found[-1].seq < min(newest, request.as_of_seq or newest)
+        shown, token = page.cut(found, lambda event: str(event.seq), translate.event, is_cut=is_cut)
         return holding(pb.ListEventsResponse, events=shown, next_page_token=token)
+
+    async def ExplainExecution(
+        self, request: pb.ExplainExecutionRequest, context: RpcCall
+    ) -> pb.ExplainExecutionResponse:
+        execution, told, place = await self._explanations.of(caller().workspace, request.execution_id)
+        explanation = explanation_of(translate.listed(execution), told, place, self._clock.epoch_ns() // 1_000)
+        return holding(pb.ExplainExecutionResponse, explanation=explanation)

@@ -1,4 +1,4 @@
-"""Parses the text of a filter: the grammar of AIP-160 (https://google.aip.dev/160) for fields of executions.
+"""Parses the text of a filter: the grammar of AIP-160 (https://google.aip.dev/160) for the fields of a list.
 
     expression  factor { [AND] factor }          factors without a word between them are joined by AND
     factor      term { OR term }                 OR binds tighter than AND
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from services.api.app.refusals import invalid_field
-from services.api.rpc.filter_values import EXECUTIONS, FilterLanguage, Text, bad_filter, restriction, shown, value_of
-from services.api.rpc.filters import ExecutionFilter
+from services.api.rpc.filter_values import Text, bad_filter, restriction, shown, value_of
+from services.api.rpc.filters import OF_EXECUTIONS, ExecutionFilter, FilterFields
 from windlass.coordinator.v1 import reads_pb2 as pb
 
 CHARACTERS_MAX: Final = 4_096
@@ -33,23 +33,24 @@ _COMPARATOR: Final = re.compile(r"<=|>=|!=|[=<>:]")
 
 
 def parse(text: str) -> ExecutionFilter:
-    """Everything matches an empty text. Raises a refusal that names the place of the fault."""
-    return ExecutionFilter(conditions_of(text, EXECUTIONS))
+    """A filter of executions."""
+    return ExecutionFilter(conditions_of(text, OF_EXECUTIONS))
 
 
-def conditions_of(text: str, language: FilterLanguage) -> Sequence[pb.Condition]:
-    """The conditions of a filter over these fields. All must hold. Raises a refusal like `parse`."""
+def conditions_of(text: str, fields: FilterFields) -> Sequence[pb.Condition]:
+    """The conditions of a filter over these fields. All must hold; everything matches an empty text. Raises a refusal
+    that names the place of the fault."""
     if len(text) > CHARACTERS_MAX:
         raise invalid_field("filter", "BAD_FILTER", f"{len(text)} characters; at most {CHARACTERS_MAX}")
-    return _Reader(text, language).whole()
+    return _Reader(text, fields).whole()
 
 
 class _Reader:
     """Reads the text once. `_place` is after the last word that was read and the blanks that follow it."""
 
-    def __init__(self, text: str, language: FilterLanguage) -> None:
+    def __init__(self, text: str, fields: FilterFields) -> None:
         self._text = text
-        self._language = language
+        self._fields = fields
         self._conditions = 0
         self._place = 0
         self._go_to(0)
@@ -106,7 +107,7 @@ class _Reader:
         self._conditions += 1
         if self._conditions > CONDITIONS_MAX:
             self._refuse(f"there are more than {CONDITIONS_MAX} comparisons", place)
-        return restriction(place, field, comparator[0], value, self._language)
+        return restriction(place, field, comparator[0], value, self._fields)
 
     def _field(self) -> str:
         """A field name, also in the form `labels."any key"`."""

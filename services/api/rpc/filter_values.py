@@ -6,19 +6,18 @@ asterisk.
 """
 
 import re
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from services.api.app.refusals import invalid_field
-from services.api.rpc.filters import FIELDS, LABELS, OPERATORS, TEXTS, FieldKind, kind_of, read_time
+from services.api.rpc.filters import OPERATORS, TEXTS, FieldKind, FilterFields, read_time
 from services.chassis.grpc.errors import Refusal
 from windlass.coordinator.v1 import reads_pb2 as pb
 
-STATES: Final = frozenset({"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 TRIGGERS: Final = frozenset({"MANUAL", "CRON", "EVENT", "WEBHOOK", "QUEUE"})
-_SYNONYMS: Final = {"COMPLETED": "SUCCESS"}
 _HAS: Final = ":"
 _EQUALITY: Final = frozenset({_HAS, "=", "!="})
+# They have no order.
+_UNORDERED: Final = frozenset({FieldKind.STATE, FieldKind.TRIGGER, FieldKind.LIST})
 _CHARACTER: Final = re.compile(r"\\.|[^\\]", re.DOTALL)
 _SHOWN_CHARACTERS: Final = 40
 
@@ -64,31 +63,19 @@ def value_of(place: int, raw: str) -> Text:
     return Text(place, "".join(each[-1] for each in inner), is_start_open, is_end_open)
 
 
-class FilterLanguage(NamedTuple):
-    """The fields that a filter may compare."""
-
-    kind_of: Callable[[str], FieldKind | None]
-    # As an error message names them.
-    names: str
-
-
-EXECUTIONS: Final = FilterLanguage(kind_of, ", ".join((*FIELDS, f"{LABELS}<key>")))
-
-
-def restriction(place: int, field: str, comparator: str, value: Text, language: FilterLanguage) -> pb.Condition:
-    kind_of = language.kind_of
-    kind = kind_of(field)
-    if kind is None and comparator == _HAS and not value.is_open and kind_of(f"{field}.{value.text}"):
+def restriction(place: int, field: str, comparator: str, value: Text, fields: FilterFields) -> pb.Condition:
+    kind = fields.kind_of(field)
+    if kind is None and comparator == _HAS and not value.is_open and fields.kind_of(f"{field}.{value.text}"):
         return pb.Condition(present=f"{field}.{value.text}")
     if kind is None:
-        raise bad_filter(place, f"{shown(field)} is not a field of filters; use one of {language.names}")
-    if comparator not in _EQUALITY and kind in (FieldKind.STATE, FieldKind.TRIGGER):
+        raise bad_filter(place, f"{shown(field)} is not a field of filters; use one of {fields.names}")
+    if comparator not in _EQUALITY and kind in _UNORDERED:
         raise bad_filter(place, f"{field} can only be compared by =, != and :")
     if comparator == _HAS and value.is_anything:
         return pb.Condition(present=field)
     if not value.is_open or kind not in TEXTS:
         operator, _ = OPERATORS["=" if comparator == _HAS else comparator]
-        return pb.Condition(field=field, operator=operator, value=_checked(kind, field, value))
+        return pb.Condition(field=field, operator=operator, value=_checked(kind, field, value, fields))
     if comparator not in _EQUALITY:
         raise bad_filter(value.place, "an asterisk stands for any text only with =, != and :")
     if value.is_anything:
@@ -99,8 +86,10 @@ def restriction(place: int, field: str, comparator: str, value: Text, language: 
     return pb.Condition(negated=like) if comparator == "!=" else like
 
 
-def _checked(kind: FieldKind, field: str, value: Text) -> str:
+def _checked(kind: FieldKind, field: str, value: Text, fields: FilterFields) -> str:
     """The value as Condition has it. Refuses one that is not of the field's type."""
+    if kind is FieldKind.LIST:
+        return value.written
     if kind in TEXTS:
         return value.text
     written = value.written
@@ -112,8 +101,8 @@ def _checked(kind: FieldKind, field: str, value: Text) -> str:
         if read_time(written) is None:
             raise bad_filter(value.place, f'{field} must be a time like "2026-11-01T00:00:00Z", not {shown(written)}')
         return written
-    name = _SYNONYMS.get(written, written)
-    known = STATES if kind is FieldKind.STATE else TRIGGERS
+    name = fields.synonyms.get(written, written)
+    known = fields.states if kind is FieldKind.STATE else TRIGGERS
     if name not in known:
         raise bad_filter(value.place, f"{shown(written)} is not a {field}; use one of {', '.join(sorted(known))}")
     return name

@@ -11,12 +11,14 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from services.api.app import ports
 from services.api.rpc.translate import listed
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.coordinator.v1 import reads_pb2 as pb
+
+LABELS: Final = "labels."
 
 
 class FieldKind(Enum):
@@ -26,9 +28,30 @@ class FieldKind(Enum):
     LABEL = auto()
     NUMBER = auto()
     TIME = auto()
+    # Several texts. A comparison is true if it is true for one of them.
+    LIST = auto()
 
 
-LABELS: Final = "labels."
+class FilterFields(NamedTuple):
+    """The fields of one kind of list."""
+
+    kinds: Mapping[str, FieldKind]
+    # The values of FieldKind.STATE, with other words for some of them.
+    states: frozenset[str]
+    synonyms: Mapping[str, str]
+    has_labels: bool
+
+    def kind_of(self, field: str) -> FieldKind | None:
+        """None: no field has this name."""
+        if self.has_labels and field.startswith(LABELS) and field != LABELS:
+            return FieldKind.LABEL
+        return self.kinds.get(field)
+
+    @property
+    def names(self) -> str:
+        return ", ".join((*self.kinds, *([f"{LABELS}<key>"] if self.has_labels else [])))
+
+
 FIELDS: Final[Mapping[str, FieldKind]] = {
     "state": FieldKind.STATE,
     "workflow": FieldKind.TEXT,
@@ -44,6 +67,8 @@ FIELDS: Final[Mapping[str, FieldKind]] = {
     "trigger.caller": FieldKind.TEXT,
     "parent_execution_id": FieldKind.TEXT,
 }
+STATES: Final = frozenset({"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+OF_EXECUTIONS: Final = FilterFields(FIELDS, STATES, {"COMPLETED": "SUCCESS"}, has_labels=True)
 TEXTS: Final = frozenset({FieldKind.TEXT, FieldKind.LABEL})
 
 Fields: TypeAlias = Mapping[str, str | int | datetime]
@@ -72,13 +97,6 @@ class ExecutionFilter:
 
     def may_match(self, row: ports.ExecutionView) -> bool:
         return (row.is_given_up and self._asks_for_start) or self.matches(row)
-
-
-def kind_of(field: str) -> FieldKind | None:
-    """None: no field has this name."""
-    if field.startswith(LABELS) and field != LABELS:
-        return FieldKind.LABEL
-    return FIELDS.get(field)
 
 
 def read_time(text: str) -> datetime | None:
@@ -138,7 +156,7 @@ def _holds(condition: pb.Condition, fields: Fields) -> bool:
 def _compared(condition: pb.Condition, have: str | int | datetime | None) -> bool:
     compare = _COMPARISONS[condition.operator]
     if have is None:
-        is_equal = not condition.value and kind_of(condition.field) is FieldKind.TEXT
+        is_equal = not condition.value and OF_EXECUTIONS.kind_of(condition.field) is FieldKind.TEXT
         return {operator.eq: is_equal, operator.ne: not is_equal}.get(compare, False)
     if isinstance(have, int):
         return compare(have, int(condition.value))

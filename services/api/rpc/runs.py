@@ -1,21 +1,26 @@
-"""RunService: reads runs, the attempts at nodes, from the coordinators."""
+"""RunService: reads runs, the attempts at nodes, from the coordinators; and ends those that somebody else finishes."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+import orjson
+
 from services.api.app import refusals
 from services.api.app.executions import Executions
-from services.api.app.identifiers import is_execution_id
+from services.api.app.identifiers import is_run_id
+from services.api.app.outside_work import OutsideWork
+from services.api.app.ports import RunView
 from services.api.rpc import translate
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import holding
+from services.api.rpc.structs import holding, to_dict
 from services.chassis.grpc.guard import RpcCall
+from services.chassis.grpc.limits import SMALL_BYTES_MAX
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import runs_pb2 as pb
 from windlass.api.v1 import runs_pb2_grpc
-from windlass.coordinator.v1 import reads_pb2
+from windlass.coordinator.v1 import commands_pb2, reads_pb2
 
 
 class RunReads(Protocol):
@@ -29,9 +34,10 @@ class RunReads(Protocol):
 
 
 class RunServicer(runs_pb2_grpc.RunServiceServicer):
-    def __init__(self, executions: Executions, reads: RunReads) -> None:
+    def __init__(self, executions: Executions, reads: RunReads, outside: OutsideWork) -> None:
         self._executions = executions
         self._reads = reads
+        self._outside = outside
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: RpcCall) -> pb.ListRunsResponse:
         workspace = caller().workspace
@@ -44,7 +50,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
                 execution_id=request.execution_id,
                 node=request.node,
                 state=request.state,
-                after_run_id=page.after if _is_run_id(page.after) else "",
+                after_run_id=page.after if is_run_id(page.after) else "",
                 limit=page.size + 1,
                 takes_cut=True,
             )
@@ -54,7 +60,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         return holding(pb.ListRunsResponse, runs=shown, next_page_token=token)
 
     async def GetRun(self, request: pb.GetRunRequest, context: RpcCall) -> pb.GetRunResponse:
-        record = await self._reads.run(request.run_id) if _is_run_id(request.run_id) else None
+        record = await self._reads.run(request.run_id) if is_run_id(request.run_id) else None
         if record is None or record.workspace != caller().workspace:
             raise refusals.run_not_found(request.run_id)
         return holding(pb.GetRunResponse, run=translate.run(record))
@@ -62,12 +68,40 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
     async def GetRunOutput(
         self, request: pb.GetRunOutputRequest, context: RpcCall
     ) -> AsyncIterator[pb.GetRunOutputResponse]:
-        if not _is_run_id(request.run_id):
+        if not is_run_id(request.run_id):
             raise refusals.run_not_found(request.run_id)
         async for data in self._reads.run_output(request.run_id, caller().workspace):
             yield pb.GetRunOutputResponse(data=data)
 
+    async def CompleteRun(self, request: pb.CompleteRunRequest, context: RpcCall) -> pb.CompleteRunResponse:
+        run = await self._outside.run_of(request.token)
+        output = orjson.dumps(to_dict(request.output, "output", SMALL_BYTES_MAX))
+        message = commands_pb2.ExecutionCommand()
+        message.complete_run.run, message.complete_run.output = run.number, output
+        message.complete_run.branch = request.branch
+        await self._outside.end(run, "complete", message, lambda now: (now.state, now.output) == ("SUCCESS", output))
+        return pb.CompleteRunResponse(run_id=run.id)
 
-def _is_run_id(text: str) -> bool:
-    execution_id, _, number = text.partition(".")
-    return is_execution_id(execution_id) and number.isascii() and number.isdigit() and len(number) < 10
+    async def FailRun(self, request: pb.FailRunRequest, context: RpcCall) -> pb.FailRunResponse:
+        run = await self._outside.run_of(request.token)
+        message = commands_pb2.ExecutionCommand()
+        failed = message.fail_run
+        failed.run, failed.type, failed.message = run.number, request.type or "FAILED", request.message
+        failed.retryable = request.retryable
+
+        def ended_so(now: RunView) -> bool:
+            return (now.state, now.error_type, now.error_message) == ("FAILED", failed.type, failed.message)
+
+        await self._outside.end(run, "fail", message, ended_so)
+        return pb.FailRunResponse(run_id=run.id)
+
+    async def HeartbeatRun(self, request: pb.HeartbeatRunRequest, context: RpcCall) -> pb.HeartbeatRunResponse:
+        run = await self._outside.run_of(request.token)
+        message = commands_pb2.ExecutionCommand()
+        message.heartbeat_run.run = run.number
+        if request.HasField("progress"):
+            message.heartbeat_run.progress = request.progress
+        if request.HasField("message"):
+            message.heartbeat_run.message = request.message
+        await self._outside.heartbeat(run, message)
+        return pb.HeartbeatRunResponse(run_id=run.id)

@@ -10,6 +10,7 @@ Hazard: all watches of an execution share one record, so no function here change
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
@@ -38,6 +39,7 @@ Answer = TypeVar(
     executions_pb2.CancelExecutionResponse,
     executions_pb2.PauseExecutionResponse,
     executions_pb2.ResumeExecutionResponse,
+    executions_pb2.SignalExecutionResponse,
     executions_pb2.RetryExecutionResponse,
 )
 PRIORITY_DEFAULT: Final = 3
@@ -100,6 +102,21 @@ def child_item(start: PreparedStart, order: start_pb2.StartOrder) -> queue_pb2.E
         if not start.deadline_ns or deadline_ns < start.deadline_ns:
             made.deadline_time.CopyFrom(order.deadline_time)
     return item
+
+
+def answers(event: ports.EventView, asked: Mapping[str, Any]) -> bool:
+    """The event answers a command with this content. A refusal does not say what was refused."""
+    details = orjson.loads(event.record.details)
+    return bool(event.refusal_reason) or all(details.get(name) == value for name, value in asked.items())
+
+
+def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
+    shown = resources_pb2.Approval()
+    shown.CopyFrom(record.approval)
+    fill(shown.form, record.form)
+    for decision, form in zip(shown.decisions, record.decision_forms, strict=True):
+        fill(decision.form, form)
+    return shown
 
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:

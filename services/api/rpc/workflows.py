@@ -28,7 +28,8 @@ from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 from windlass.definition.examination import Verdict, child_warnings, examine_parsed, too_large, warnings_of
 from windlass.definition.faults import Faults
 from windlass.definition.json_values import sift
-from windlass.definition.limits import DEFINITION_BYTES_MAX
+from windlass.definition.limits import DEFINITION_BYTES_MAX, NODES_MAX
+from windlass.definition.modules import form_of
 from windlass.definition.parsing import Format, Parsed, parse
 
 DefinitionRequest = pb.ApplyWorkflowRequest | pb.ValidateWorkflowRequest
@@ -38,6 +39,8 @@ SHA256_BYTES: Final = 32
 ANNOUNCED_SECONDS: Final = 1.0
 # A larger definition may take a good part of a second. It is read in a thread, one at a time.
 READ_HERE_BYTES_MAX: Final = 16 * 1024
+# Each may take half a second to compile. Further ones are not compiled; a faulty one then fits no decision.
+SCHEMAS_CHECKED_MAX: Final = 20
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
@@ -145,9 +148,9 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             raise refusals.invalid_field("definition", "REQUIRED", "must be set, or source")
         size_bytes = request.ByteSize()
         parsed = await self._beside(size_bytes, lambda: _parsed(request))
-        schema = await self._beside(size_bytes, lambda: _input_schema(parsed.document))
-        fault = await self._checker.fault(caller().workspace, schema) if schema else None
-        verdict = await self._beside(size_bytes, lambda: examine_parsed(parsed, lambda schema: fault))
+        schemas = await self._beside(size_bytes, lambda: _schemas(parsed.document))
+        faults = {schema: await self._checker.fault(caller().workspace, schema) for schema in schemas}
+        verdict = await self._beside(size_bytes, lambda: examine_parsed(parsed, lambda one: faults.get(_as_json(one))))
         if request.source:
             return verdict, request.source, translate.source_format(request.source_format)
         if verdict.faults:
@@ -194,13 +197,21 @@ def _parsed(request: DefinitionRequest) -> Parsed:
         return Parsed(None, Faults([too_large()]))
 
 
-def _input_schema(document: Any) -> bytes | None:
-    """The inputSchema as JSON, for a child to compile. Values that are no JSON are faults of their own."""
-    if not isinstance(document, dict) or "inputSchema" not in document:
-        return None
-    schema = orjson.dumps(sift(document["inputSchema"]).value)
+def _schemas(document: Any) -> list[bytes]:
+    """The inputSchema and the forms of approvals as JSON, for a child to compile. Values that are no JSON are faults of
+    their own."""
+    if not isinstance(document, dict):
+        return []
+    nodes = document.get("nodes")
+    found = [document["inputSchema"]] if "inputSchema" in document else []
+    found += [form for node in nodes if (form := form_of(node)) is not None] if isinstance(nodes, list) else []
+    distinct = dict.fromkeys(_as_json(sift(schema).value) for schema in found[:NODES_MAX])
     # A larger one is not compiled: the definition is refused for its size.
-    return schema if len(schema) <= DEFINITION_BYTES_MAX else None
+    return [schema for schema in distinct if len(schema) <= DEFINITION_BYTES_MAX][:SCHEMAS_CHECKED_MAX]
+
+
+def _as_json(schema: Any) -> bytes:
+    return orjson.dumps(schema)
 
 
 def _written(parsed: Parsed, verdict: Verdict) -> str:

@@ -31,6 +31,17 @@ _FORGET = Composed(
 _NOTIFY = Composed(select(func.pg_notify(CHANNEL, bindparam("changed", type_=Text))))
 
 
+class PostgresAudit:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, actor: Identity, action: str, subject: str, details: Mapping[str, Any]) -> None:
+        async def work(connection: Connection) -> None:
+            await record(connection, actor, action, subject, details)
+
+        await self._database.transaction(work)
+
+
 async def record(
     connection: Connection, actor: Identity, action: str, subject: str, details: Mapping[str, Any], tells: str = ""
 ) -> None:

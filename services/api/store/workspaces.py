@@ -27,6 +27,7 @@ _PAGE = Composed(
     .order_by(workspaces.c.workspace)
     .limit(bindparam("limit"))
 )
+_EFFECT_SECRET = Composed(select(workspaces.c.effect_secret).where(_IS_NAMED))
 _GIVEN = ("workspace", "tier", "executions_max", "queued_max", "effect_secret")
 _INSERT = Composed(
     insert(workspaces).values({name: bindparam(name) for name in _GIVEN}).on_conflict_do_nothing().returning(*_COLUMNS)
@@ -58,6 +59,10 @@ class PostgresWorkspaces:
     async def get(self, workspace: str) -> WorkspaceRecord | None:
         row = await self._database.fetch_one(*_GET(named=workspace))
         return None if row is None else WorkspaceRecord(*row)
+
+    async def effect_secret(self, workspace: str) -> bytes | None:
+        row = await self._database.fetch_one(*_EFFECT_SECRET(named=workspace))
+        return None if row is None else bytes(row[0])
 
     async def page(self, after: str, limit: int) -> Sequence[WorkspaceRecord]:
         rows = await self._database.fetch(*_PAGE(after=after, limit=limit))

@@ -3,7 +3,8 @@
 There is one wrapper per method, made when the method is registered. A chain of interceptors, which gRPC makes again for
 each call, costs a unary call several times as much. Order matters: the caller is identified before the request is read,
 so that nobody without a key learns what a well-formed request is, and its call is counted before anything of it is read
-(open_calls.py, receiving.py). Errors are mapped outermost, so that no internal text gets out.
+(open_calls.py, receiving.py). Before a request is parsed, and before an answer is sent, room is taken for it
+(held_messages.py). Errors are mapped outermost, so that no internal text gets out.
 Every handler is registered for a stream of requests, also when it reads only one. gRPC calls other handlers when their
 request has arrived; a stranger who never sends it could then hold calls of every method without a key.
 Hazard: cancellation (the caller has gone) passes through unchanged; it is no failure of the handler.
@@ -23,6 +24,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from services.chassis.grpc.errors import Refusal, status_code, status_of, trailers_of
+from services.chassis.grpc.held_messages import HeldMessages, held_by_answer, held_by_request
 from services.chassis.grpc.limits import PUBLIC, SMALL_BYTES_MAX, ServerLimits
 from services.chassis.grpc.long_calls import LongCalls
 from services.chassis.grpc.open_calls import OpenCalls, address_of
@@ -81,6 +83,12 @@ class Guard:
             seconds_max=limits.key_receive_seconds,
             places=limits.key_slow_bytes_max // limits.refuse_bytes_max,
         )
+        self._held_requests = HeldMessages(
+            limits.key_held_bytes_max, "LARGE_REQUESTS_EXCEEDED", "large requests that are being served"
+        )
+        self._held_answers = HeldMessages(
+            limits.key_answers_bytes_max, "LARGE_ANSWERS_EXCEEDED", "large answers that wait to be read"
+        )
         self._long_calls = LongCalls()
 
     async def check_keys(self) -> None:
@@ -121,10 +129,21 @@ class Guard:
             items_max=rule.items_max,
         )
         is_long = not rule.is_open and (rule.seconds_max is None or rule.seconds_max > LONG_SECONDS)
+        read = self._reader(method, rule)
+        serialize = handler.response_serializer
         if handler.request_streaming:
-            work = _work_on_stream(behaviour, self._read_open(method) if rule.is_open else None)
+            work = _work_on_stream(behaviour, read)
+        elif rule.is_open:
+            # Its answers are small.
+            work = _work(_streaming(behaviour), decoded, read, None)
         else:
-            work = _work(behaviour, decoded, self._reader(method, rule), self._long_calls if is_long else None)
+            if handler.response_streaming and not inspect.isasyncgenfunction(behaviour):
+                raise TypeError(f"{method} writes its answers itself: it has to yield them")
+            assert serialize is not None
+            answer = self._answering(behaviour, serialize)
+            work = _work(answer, decoded, self._holding(read), self._long_calls if is_long else None)
+            # The answers are bytes already, so that their size is known.
+            serialize = None
         is_unary = not (handler.request_streaming or handler.response_streaming)
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -134,8 +153,29 @@ class Guard:
         return make(
             self._guarded(method, work, rule, is_unary=is_unary),
             request_deserializer=decoded if handler.request_streaming else None,
-            response_serializer=handler.response_serializer,
+            response_serializer=serialize,
         )
+
+    def _answering(self, behaviour: Any, serialize: Callable[[Any], bytes]) -> Handler:
+        """Runs a handler of one request. A single answer is returned as bytes; those of a stream are written."""
+
+        async def answer(request: Any, context: RpcCall) -> bytes:
+            return serialize(await behaviour(request, context))
+
+        async def write_all(request: Any, context: RpcCall) -> None:
+            who = callers.caller()
+            # The generator is closed as soon as the caller goes, not when it is collected.
+            async with contextlib.aclosing(behaviour(request, context)) as responses:
+                async for response in responses:
+                    raw = serialize(response)
+                    del response
+                    if who.kind is CallerKind.SERVICE:
+                        await context.write(raw)
+                    else:
+                        with self._held_answers.held(held_by_answer(raw), who.tenant):
+                            await context.write(raw)
+
+        return write_all if inspect.isasyncgenfunction(behaviour) else answer
 
     def _guarded(self, method: str, work: Handler, rule: Rule, *, is_unary: bool) -> Handler:
         seconds, streams = _seconds.labels(method), _streams.labels(method)
@@ -149,9 +189,13 @@ class Guard:
             try:
                 served = await self._admit(context, method, rule)
                 if _has_time(context, rule.seconds_max):
-                    return await work(requests, context)
-                late = asyncio.create_task(work(requests, context))
-                return await _within(late, rule.seconds_max)
+                    answer = await work(requests, context)
+                else:
+                    late = asyncio.create_task(work(requests, context))
+                    answer = await _within(late, rule.seconds_max)
+                if isinstance(answer, bytes) and (who := callers.caller()).kind is not CallerKind.SERVICE:
+                    self._held_answers.hold(held_by_answer(answer), who.tenant)
+                return answer
             except grpc.aio.AbortError:
                 # A handler of a library has called abort itself, or the request did not arrive.
                 code = getattr(context.code(), "name", "UNKNOWN")
@@ -200,6 +244,18 @@ class Guard:
 
         return read
 
+    def _holding(self, read: ReadRequest) -> ReadRequest:
+        """Reads the single request of a call, and takes room for it."""
+
+        async def read_and_hold(context: RpcCall) -> Any:
+            raw = await read(context)
+            who = callers.caller()
+            if raw is not grpc.aio.EOF and who.kind is not CallerKind.SERVICE:
+                self._held_requests.hold(held_by_request(raw), who.tenant)
+            return raw
+
+        return read_and_hold
+
     async def _admit(self, context: RpcCall, method: str, rule: Rule) -> tracing.ServedCall | None:
         """Identify the caller and count the call, or refuse it. Returns its trace, if it has one."""
         key = service = traceparent = None
@@ -218,7 +274,7 @@ class Guard:
             if not rule.allows(identity):
                 raise _not_allowed(method, rule, identity)
             if identity.kind is not CallerKind.SERVICE:
-                self._open_calls.count(identity)
+                self._open_calls.count(identity, is_list=rule.is_list)
         callers.set_caller(identity)
         return self._trace(traceparent, rule)
 
@@ -285,11 +341,11 @@ def _bytes_max(rule: Rule, server_bytes_max: int) -> int:
     return server_bytes_max if rule.bytes_max is None else min(server_bytes_max, rule.bytes_max)
 
 
-def _work_on_stream(behaviour: Any, read: ReadRequest | None) -> Handler:
-    """Runs a handler that reads its requests itself. With `read` they are read here, and it gets an iterator."""
-    answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
-    if read is None:
-        return answer
+def _work_on_stream(behaviour: Any, read: ReadRequest) -> Handler:
+    """Runs a handler of a stream of requests. It gets an iterator, for whose messages the time of a request holds. A
+    handler that keeps to times of its own reads from the context instead.
+    """
+    answer = _streaming(behaviour)
 
     async def requests(context: RpcCall) -> AsyncIterator[Any]:
         while (request := await read(context)) is not grpc.aio.EOF:
@@ -301,9 +357,8 @@ def _work_on_stream(behaviour: Any, read: ReadRequest | None) -> Handler:
     return work
 
 
-def _work(behaviour: Any, decoded: Callable[[bytes], Any], read: ReadRequest, long_calls: LongCalls | None) -> Handler:
+def _work(answer: Handler, decoded: Callable[[bytes], Any], read: ReadRequest, long_calls: LongCalls | None) -> Handler:
     """Reads the single request, and runs the handler."""
-    answer = _streamed(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
 
     async def work(_: Any, context: RpcCall) -> Any:
         raw = await read(context)
@@ -318,14 +373,15 @@ def _work(behaviour: Any, decoded: Callable[[bytes], Any], read: ReadRequest, lo
     return work
 
 
-def _streamed(behaviour: Any) -> Handler:
+def _streaming(behaviour: Any) -> Handler:
+    """A handler that yields its answers becomes one that writes them."""
+
     async def write_all(request: Any, context: RpcCall) -> None:
-        # The generator is closed as soon as the caller goes, not when it is collected.
         async with contextlib.aclosing(behaviour(request, context)) as responses:
             async for response in responses:
                 await context.write(response)
 
-    return write_all
+    return write_all if inspect.isasyncgenfunction(behaviour) else behaviour
 
 
 def _key(context: RpcCall) -> str | None:

@@ -26,10 +26,17 @@ class ServerLimits:
     refuse_bytes_max: int = 16 * MEBIBYTE
     # Streams and unary calls together. One more fails with RESOURCE_EXHAUSTED.
     rpcs_at_once_max: int = 20_000
+    # Connections at each listening address. One takes 15 KB. It is closed when it has had no call for the first time
+    # below, or when it is new and has not said within the second one that it speaks HTTP/2.
+    connections_max: int = 10_000
+    idle_seconds: float = 600.0
+    greeting_seconds: float = 10.0
     # Calls of callers with a key. What is left of the number above is a reserve for our own services, which have no
     # limit here, and for calls that are not admitted yet. open_calls.py says how many a single key may have. A call
     # takes up to 100 KiB: WINDOW_BYTES, and what gRPC and its handler need.
     key_calls_max: int = 9_000
+    # Those of them whose answer may have megabytes (Rule.listing). One workspace alone gets half.
+    lists_max: int = 128
     # Calls of one method that needs no key, streams included. Nobody needs more, and a server can serve far more.
     open_calls_max: int = 1_000
     # Calls whose key is being looked up.
@@ -43,8 +50,15 @@ class ServerLimits:
     key_slow_seconds: float = 0.25
     key_receive_seconds: float = 10.0
     key_slow_bytes_max: int = 256 * MEBIBYTE
+    # What the requests of callers with a key hold while they are served, and what their answers hold until they are
+    # read (held_messages.py). One workspace alone gets half of it. The first is enough for twenty to four hundred
+    # starts at once with inputs of the largest size, and for thousands with inputs of some kilobytes.
+    key_held_bytes_max: int = 768 * MEBIBYTE
+    key_answers_bytes_max: int = 512 * MEBIBYTE
 
 
 PUBLIC: Final = ServerLimits()
+# Hundreds of sessions of one key may each have a frame that is still arriving, so little more than one is taken.
+SESSIONS: Final = ServerLimits(refuse_bytes_max=5 * MEBIBYTE)
 # Our own services exchange batches with many items of up to 256 KiB each, and need no reason for a larger one.
 INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=64 * MEBIBYTE)

@@ -4,7 +4,8 @@ The generated `add_…Servicer_to_server` takes it like any other server, and it
 registered. `start` adds health and reflection, which are open, and channelz, which needs the system key. It binds the
 port, and the public port when there is one. Both lead to the same guard.
 
-The options below avoid four hazards of the library:
+The options below avoid five hazards of the library:
+- It accepts connections until the process has no file left, and waits two minutes for the first byte of each.
 - gRPC buffers 4 MiB or more of each request that nobody reads, unless it is kept from measuring the bandwidth.
 - When more than 1,000 RPCs are not accepted yet, further ones fail as CANCELLED, unless the pending limits are raised.
 - Clients that ping more often than every five minutes get GOAWAY, unless that is permitted.
@@ -26,6 +27,7 @@ from services.chassis.grpc.health import HealthBoard
 from services.chassis.grpc.limits import MEBIBYTE, PUBLIC, WINDOW_BYTES, ServerLimits
 from services.chassis.identity.callers import Rule, anyone, system
 from services.chassis.identity.tls import PublicAddress, Tls
+from services.chassis.process.open_files import connections_that_fit
 
 KEEPALIVE_PING_SECONDS_MIN: Final = 5
 
@@ -45,8 +47,11 @@ _OWN_RULES: Final[Mapping[str, Rule]] = {
 }
 
 
-def server_options(limits: ServerLimits) -> list[tuple[str, Any]]:
+def server_options(limits: ServerLimits, addresses: int = 1) -> list[tuple[str, Any]]:
     return [
+        ("grpc.max_allowed_incoming_connections", connections_that_fit(limits.connections_max, addresses)),
+        ("grpc.max_connection_idle_ms", round(limits.idle_seconds * 1_000)),
+        ("grpc.server_handshake_timeout_ms", round(limits.greeting_seconds * 1_000)),
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.refuse_bytes_max),
         ("grpc.http2.bdp_probe", 0),
@@ -100,7 +105,8 @@ class GrpcServer(grpc.aio.Server):
         self._handlers = _Handlers()
         self._services: list[str] = []
         self._announced: list[str] = []
-        self._server = grpc.aio.server(options=server_options(limits), maximum_concurrent_rpcs=limits.rpcs_at_once_max)
+        options = server_options(limits, 1 if public is None else 2)
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.rpcs_at_once_max)
         self._server.add_generic_rpc_handlers([self._handlers])
 
     def add_registered_method_handlers(

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Final, Protocol
 
 from services.chassis.grpc.server import GrpcServer
+from services.chassis.process import open_files
 from services.chassis.process.config import Settings
 from services.chassis.process.lifecycle import Loops, Process, Steps
 from services.chassis.process.naming import PRODUCT
@@ -71,6 +72,7 @@ def run_service(
     `collects_rarely`: the work leaves no cycles, so the garbage collector can run rarely.
     """
     setup_logging(service=service, replica=settings.replica, level=settings.log_level)
+    open_files.allow_all()
 
     async def wire(process: Process) -> None:
         await start(process, settings, join)

@@ -104,10 +104,8 @@ class SessionRegistry:
         session = ServerSession(self._server, self._timing, room, self._clock)
         room.forget_with(session)
         conversation = Conversation(session, context, self._codec, self._clock, self.perform)
-        refusal = STOPPING if self._is_stopping else self._limits.refusal(who)
-        if refusal is None:
-            self._limits.opened(who)
-        else:
+        refusal = STOPPING if self._is_stopping else self._limits.open(who)
+        if refusal is not None:
             self._limits.refused(who, context)
             session.close(*refusal)
         self._conversations[session] = conversation

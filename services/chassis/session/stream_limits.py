@@ -2,16 +2,19 @@
 
 The server cannot end a stream that its holder does not read: gRPC keeps it, with its buffers, until the holder
 reads or cancels. So unread streams count as sessions, and a caller with `unread_max` of them gets no further one.
-The streams of one key are limited, so that no key can take all sessions of a server. Refused streams may stay open
-unread too, and are counted apart.
+The streams of one key are limited, and those of all keys of a workspace to its share (shares.py), so that nobody can
+take all sessions of a server. Some are kept for our own services. Refused streams may stay open unread too, and are
+counted apart.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
 from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.shares import Shares
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.session.room import CallerRoom, StreamRoom
 
@@ -23,6 +26,8 @@ class SessionLimits:
     # Streams of one key, which is for the runners of one workspace. Our own services have no such limit, here and
     # below, because the operator decides how many there are.
     key_sessions_max: int = 500
+    # Streams of all keys. Of these a workspace alone gets half, however many keys it has.
+    keys_sessions_max: int = 4_000
     # Refused streams of one key that are still open. Beyond it a stream ends with a status and not with a fault,
     # because a fault has to be read.
     key_refused_max: int = 100
@@ -43,11 +48,13 @@ class StreamLimits:
         self._open: Counter[Identity] = Counter()
         self._unread: Counter[Identity] = Counter()
         self._refused: Counter[Identity] = Counter()
+        # The streams of callers with a key that are served or unread.
+        self._shares = Shares(limits.keys_sessions_max)
         # A room lives as long as its sessions. Those that are over live on while their reports are unanswered.
         self._rooms: WeakValueDictionary[Identity, CallerRoom] = WeakValueDictionary()
 
-    def refusal(self, who: Identity) -> tuple[str, str] | None:
-        """Why the caller gets no further stream: reason and message."""
+    def open(self, who: Identity) -> tuple[str, str] | None:
+        """Count a further stream of the caller, or return why there is none: reason and message."""
         limits = self._limits
         if self._unread[who] >= limits.unread_max:
             return "NOT_READING", "cancel the streams that are not read before another is opened"
@@ -58,15 +65,21 @@ class StreamLimits:
             )
         if self._open.total() + self._unread.total() >= limits.sessions_max:
             return "TOO_MANY_SESSIONS", "attach to another replica"
-        return None
-
-    def opened(self, who: Identity) -> None:
+        if _is_key(who) and not self._shares.take(who.tenant):
+            return "TOO_MANY_SESSIONS", "the keys of this workspace have their share here: attach to another replica"
         self._open[who] += 1
+        return None
 
     def closed(self, who: Identity, context: Any, *, is_unread: bool) -> None:
         _take_one(self._open, who)
         if is_unread:
-            _count_until_done(self._unread, who, context)
+            _count_until_done(self._unread, who, context, self._give_back)
+        else:
+            self._give_back(who)
+
+    def _give_back(self, who: Identity) -> None:
+        if _is_key(who):
+            self._shares.give_back(who.tenant)
 
     def refused(self, who: Identity, context: Any) -> None:
         if _is_key(who) and self._refused[who] >= self._limits.key_refused_max:
@@ -94,7 +107,14 @@ def _take_one(counts: Counter[Identity], who: Identity) -> None:
         del counts[who]
 
 
-def _count_until_done(counts: Counter[Identity], who: Identity, context: Any) -> None:
+def _count_until_done(
+    counts: Counter[Identity], who: Identity, context: Any, then: Callable[[Identity], None] = lambda _: None
+) -> None:
     """Count the stream until gRPC is done with it. That is not before its last write has ended."""
     counts[who] += 1
-    context.add_done_callback(lambda _: _take_one(counts, who))
+
+    def done(_: Any) -> None:
+        _take_one(counts, who)
+        then(who)
+
+    context.add_done_callback(done)

@@ -22,6 +22,7 @@ from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, histogram
+from services.coordinator.app.circuits import Circuits
 from services.coordinator.app.obligations import ObligationKeeper
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
@@ -38,9 +39,9 @@ log = logger(__name__)
 _RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
 _US: Final = 1_000_000
 
-# Makes the grant that hands a run to its runner. It is given the effect key of the work, and the places of the runner
-# that are no reserve.
-RunGrant = Callable[[Execution, GrantRun, str, int, Instant], Grant]
+# Makes the grant that hands a run to its runner. It is given the effect key of the work, the completion token of the
+# run if its module may defer it, the places of the runner that are no reserve, and the targets that must not be called.
+RunGrant = Callable[[Execution, GrantRun, str, str, int, Instant, Sequence[str]], Grant]
 
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
 _late = counter("coordinator_late_reports_total", "Reports refused because their lease had ended.")
@@ -78,8 +79,9 @@ class AfterCommit:
         run_grant: RunGrant,
         dispatch: Dispatch,
         watchers: Watchers,
-        ask_store: Callable[[OwnedExecution, OfStore], None],
         obligations: ObligationKeeper,
+        ask_store: Callable[[OwnedExecution, OfStore], None],
+        circuits: Circuits,
         clock: Clock,
     ) -> None:
         self._executions = executions
@@ -87,8 +89,9 @@ class AfterCommit:
         self._run_grant = run_grant
         self._dispatch = dispatch
         self._watchers = watchers
-        self._ask_store = ask_store
         self._obligations = obligations
+        self._ask_store = ask_store
+        self._circuits = circuits
         self._clock = clock
 
     def run(self, batch: Sequence[PendingAppend]) -> None:
@@ -145,8 +148,11 @@ class AfterCommit:
                     number = effect.run.number
                     # The grant is made before its place is taken, so that the place can be given back if this raises.
                     session = pending.places[number]
-                    key = pending.effect_keys[number]
-                    out.grants[session].append(self._run_grant(execution, effect, key, session.data.places_max, now))
+                    keys = pending.effect_keys[number], pending.completion_token(effect.run)
+                    places_max = session.data.places_max
+                    closed_off = self._circuits.open_names(execution, effect.run) if self._circuits.has_open else ()
+                    grant = self._run_grant(execution, effect, *keys, places_max, now, closed_off)
+                    out.grants[session].append(grant)
                     del pending.places[number]
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
                 case StopRun():
@@ -154,13 +160,13 @@ class AfterCommit:
                     if holder is not None:
                         lease_id = run_id(execution, effect.number)
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
-                case TellParent() | ReportFinished() if not execution.is_final:
-                    # It was reopened in the same batch in which it was found finished, or had just ended.
-                    pass
                 case ReadItems() | StoreLoopOutput():
                     self._ask_store(pending.owned, effect)
                 case StartChild() | CancelChild() | TellParent():
                     self._obligations.owe(pending.owned, effect)
+                case ReportFinished() if not execution.is_final:
+                    # It was reopened in the same batch in which it was found finished, or had just ended.
+                    pass
                 case ReportFinished():
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)
@@ -172,6 +178,8 @@ class AfterCommit:
                 case _:
                     assert_never(effect)
         self.give_back_places(pending)
+        if pending.outcomes:
+            self._circuits.note(pending.owned, pending.outcomes)
         if pending.is_adoption:
             self._claim(pending.owned)
 
@@ -223,11 +231,14 @@ class AfterCommit:
         if execution.is_final and not owned.owed:
             self._executions.drop(owned)
             return
+        if execution.held_back or execution.let_through:
+            self._circuits.follow(owned)
         wake_time = parking(execution, now, owned.rest_until)
         if wake_time is None:
             self._executions.timers.set(owned, execution.next_wake())
             return
         _parked.inc()
+        self._circuits.parked(execution)
         self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=wake_time, seen=owned.message_ids)
         pending.has_left = True
         self._executions.drop(owned)

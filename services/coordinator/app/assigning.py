@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -64,19 +65,8 @@ class _Waiting(NamedTuple):
     is_rendering: bool
 
 
-class _Turn(NamedTuple):
-    """A workspace that waits for places of one runner. Sorted by load, then by its use of runners lately."""
-
-    load: float
-    spent: float
-    # Its place in the order of service.
-    number: int
-    # The load of one place: less for a workspace with more weight.
-    of_one: float
-    workspace: str
-
-
-class _Share(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Share:
     """What a runner may take of a line."""
 
     line: _Line
@@ -86,6 +76,17 @@ class _Share(NamedTuple):
     is_short: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class _Claimant:
+    """A workspace that waits for places of one runner."""
+
+    # The load of one place: less for a workspace with more weight.
+    of_one: float
+    shares: list[_Share]
+
+
+# Load, use of runners lately, place in the order of service, which no other has. Every grant makes one, so it is plain.
+_Turn: TypeAlias = tuple[float, float, int, _Claimant]
 Queue: TypeAlias = "OrderedDict[OwnedExecution, Instant]"
 
 
@@ -215,7 +216,7 @@ class _Line:
     def _may_have(self, session: ServerSession, work: Work, now: Instant) -> bool:
         if work.barred and work.is_barred(session.instance_id, now):
             return False
-        return self.runners == 1 or not work.has_died_with(session.attach.holder, now)
+        return self.runners == 1 or work.run is None or not work.has_died_with(session.attach.holder, now)
 
     def _take_barred(self, session: ServerSession, now: Instant) -> _Waiting | None:
         for place in range(self._seen.get(session.instance_id, 0), len(self._barred)):
@@ -274,55 +275,52 @@ class _Room:
         self._reserve = session.data.reserved(own)
         # How much slow work may still be granted. Workspaces that hold nothing may have half of the reserve besides.
         self._slow_room = own - self._reserve - slow
-        # The lines that the runner can serve, by workspace.
-        self._lines: dict[str, list[_Share]] = {}
+        claimants: dict[str, _Claimant] = {}
         # A heap of workspaces by their load.
         self._turns: list[_Turn] = []
         for number, line in enumerate(lines):
             workspace, module = line.requirement.workspace, line.requirement.module
             if session.data.fits(line.granted_by):
                 line.runners += 1
-                if workspace not in self._lines:
+                if workspace not in claimants:
+                    claimant = claimants[workspace] = _Claimant(1 / line.weight, [])
                     load, spent = held[workspace] / line.weight, places.spent(workspace, now) / line.weight
-                    self._turns.append(_Turn(load, spent, number, 1 / line.weight, workspace))
-                known = uses.get((workspace, module))
-                share = (
-                    _Share(line)
-                    if known is None
-                    else _Share(line, known.ended_lately(now) - known.held, known.is_short)
-                )
-                self._lines.setdefault(workspace, []).append(share)
+                    self._turns.append((load, spent, number, claimant))
+                share = _Share(line)
+                if known := uses.get((workspace, module)):
+                    share.quick, share.is_short = known.ended_lately(now) - known.held, known.is_short
+                claimants[workspace].shares.append(share)
         heapify(self._turns)
 
     def take(self, now: Instant) -> _Waiting | None:
         """The work that gets the next place. None: nobody is given one any more."""
-        while self._credit > 0 and self._turns:
-            load, spent, number, of_one, workspace = self._turns[0]
+        turns = self._turns
+        while self._credit > 0 and turns:
+            load, spent, number, claimant = turns[0]
             may_use_reserve = not load and spent <= _LIGHT
             if self._credit <= self._reserve and not may_use_reserve:
                 return None
-            found = self._next_of(workspace, now, may_use_reserve=may_use_reserve)
+            found = self._next_of(claimant.shares, now, may_use_reserve=may_use_reserve)
             if found is None:
-                heappop(self._turns)
+                heappop(turns)
                 continue
             self.session.take_credit(1)
             self._credit -= 1
-            heapreplace(self._turns, _Turn(load + of_one, spent, number, of_one, workspace))
+            heapreplace(turns, (load + claimant.of_one, spent, number, claimant))
             return found
         return None
 
-    def _next_of(self, workspace: str, now: Instant, *, may_use_reserve: bool) -> _Waiting | None:
-        lines = self._lines[workspace]
+    def _next_of(self, shares: list[_Share], now: Instant, *, may_use_reserve: bool) -> _Waiting | None:
         slow_room = self._slow_room + (self._reserve - self._reserve // 2 if may_use_reserve else 0)
-        while lines:
-            line, quick, is_short = lines[0]
-            if quick > 0 or slow_room > 0 or (may_use_reserve and is_short):
-                found = line.take(self.session, now)
+        while shares:
+            share = shares[0]
+            if share.quick > 0 or slow_room > 0 or (may_use_reserve and share.is_short):
+                found = share.line.take(self.session, now)
                 if found is not None:
-                    lines[0] = _Share(line, quick - 1, is_short)
-                    self._slow_room -= quick <= 0
+                    self._slow_room -= share.quick <= 0
+                    share.quick -= 1
                     return found
-            del lines[0]
+            del shares[0]
         return None
 
 

@@ -26,7 +26,8 @@ from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import COUNT_BUCKETS, counter, histogram
 from services.coordinator.app.after_commit import AfterCommit, note_broken
-from services.coordinator.app.assigning import Assigner
+from services.coordinator.app.assigning import Assigner, Assignment
+from services.coordinator.app.circuits import Circuits
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import JOURNAL_GONE, OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
@@ -55,6 +56,7 @@ class CommitLoop:
         *,
         executions: OwnedExecutions,
         assigner: Assigner,
+        circuits: Circuits,
         after_commit: AfterCommit,
         journal: Journal,
         dispatch: Dispatch,
@@ -63,6 +65,7 @@ class CommitLoop:
     ) -> None:
         self._executions = executions
         self._assigner = assigner
+        self._circuits = circuits
         self._after_commit = after_commit
         self._journal = journal
         self._dispatch = dispatch
@@ -117,6 +120,8 @@ class CommitLoop:
                 continue
             pending = PendingAppend(owned, execution, self._codec)
             try:
+                if self._circuits.has_open:
+                    self._circuits.date(owned)
                 room -= pending.decide_inbox(now, room)
                 # After an adoption its live runs are those that the journal has.
                 self._executions.places.follow(owned, execution.live if pending.is_adoption else pending.runs, now)
@@ -136,8 +141,10 @@ class CommitLoop:
             assert owned.execution is not None
             pending = batch.get(owned) or PendingAppend(owned, owned.execution, self._codec)
             try:
+                if self._circuits.has_open and self._hold_back(pending, given, now):
+                    batch[owned] = pending
                 if pending.assign(given, now):
-                    self._executions.places.follow(owned, pending.runs, now)
+                    self._executions.places.follow(owned, pending.places, now)
                     batch[owned] = pending
                     if pending.has_failed_some:
                         # The failures may have made other work ready.
@@ -149,6 +156,18 @@ class CommitLoop:
                 self._break(pending, failure)
             for each in given:
                 each.session.give_back(1)
+
+    def _hold_back(self, pending: PendingAppend, given: list[Assignment], now: int) -> bool:
+        """Takes from `given` what must not be called now. True: there was some."""
+        held = self._circuits.holds(pending.execution, [each.work for each in given])
+        if not held:
+            return False
+        pending.hold_back(held, now)
+        keys = {each.key for each in held}
+        for each in [each for each in given if each.work.key in keys]:
+            given.remove(each)
+            each.session.give_back(1)
+        return True
 
     def _break(self, pending: PendingAppend, failure: Exception) -> None:
         """A bug: this execution goes back as failed; after three failures it is a dead letter. The rest goes on."""

@@ -77,6 +77,8 @@ class OwnedExecution:
     grant_time_ns: int = 0
     # A hint: an earlier holder may have begun it.
     is_resumed: bool = False
+    # The last event of other holders. Runs with a later lease were granted here.
+    adopted_seq: int = 0
     # Its journal has begun: a holder before has said so, or this one has read it or written to it.
     has_begun: bool = False
     # The dispatchers know that.

@@ -28,6 +28,7 @@ from services.coordinator.app.owned_execution import (
 from services.coordinator.app.ports import Definitions, Dispatch
 from services.coordinator.app.runner_places import RunnerPlaces
 from services.coordinator.app.timers import Timers
+from services.coordinator.app.unchecked_reports import UncheckedReports
 from services.coordinator.core.commands import AfterEndCommand, Command, LoseRunner, Release, Tick
 from services.coordinator.core.effects import why_to_stop
 from services.coordinator.core.results import names_stored_output, release_reason
@@ -40,14 +41,12 @@ log = logger(__name__)
 _LOGGED_IDS_MAX: Final = 5
 # The reason and the message of an execution that had begun and has no rows any more.
 JOURNAL_GONE: Final = ("JOURNAL_GONE", "this execution had begun, and its rows are gone")
-# Reports of stored outputs that wait for their check.
-_UNCHECKED_MAX: Final = 20_000
 
 
 class OwnedExecutions:
     """`dirty` are those with something in the inbox, oldest first; `level` wakes the commit loop. `unloaded` are those
     whose definition or journal is needed first; `unloaded_level` wakes the journal loader. `unchecked` are reports of
-    stored outputs; `unchecked_level` wakes the output checker."""
+    stored outputs, for the output checker."""
 
     def __init__(
         self,
@@ -65,8 +64,7 @@ class OwnedExecutions:
         self.level = Level()
         self.unloaded: list[OwnedExecution] = []
         self.unloaded_level = Level()
-        self.unchecked: list[tuple[OwnedExecution, Input]] = []
-        self.unchecked_level = Level()
+        self.unchecked = UncheckedReports()
         self.timers = Timers(clock, self._timers_due)
         self.places = RunnerPlaces()
         self._clock = clock
@@ -106,6 +104,7 @@ class OwnedExecutions:
         """Its journal was folded."""
         owned.is_loading = False
         owned.has_begun = True
+        owned.adopted_seq = 0 if owned.execution is None else owned.execution.seq
         self._open(owned, adopt)
 
     def _open(self, owned: OwnedExecution, command: Command) -> None:
@@ -146,7 +145,7 @@ class OwnedExecutions:
                 message.command.epoch, message.command.holder = owned.epoch, owned.start.holder
             input_ = Input(message.command, CommandSource(message_id=message.message_id))
             if names_stored_output(message.command):
-                self._check(owned, input_)
+                self.unchecked.add(owned, input_)
             else:
                 inputs.append(input_)
         return inputs
@@ -186,7 +185,7 @@ class OwnedExecutions:
         self.dirty.pop(owned, None)
         self.places.forget(owned)
         owned.wake = 0
-        inputs, owned.inbox = owned.inbox, []
+        inputs, owned.inbox = [*owned.inbox, *self.unchecked.drop(owned)], []
         self.send_away(each.source for each in inputs)
         self.timers.trim(self.by_id.values(), len(self.by_id))
 
@@ -210,26 +209,15 @@ class OwnedExecutions:
                 continue
             input_ = Input(command, CommandSource(session, report))
             if names_stored_output(command):
-                self._check(owned, input_)
+                self.unchecked.add(owned, input_)
                 continue
             owned.inbox.append(input_)
             self.dirty.setdefault(owned)
         self.level.set()
 
-    def _check(self, owned: OwnedExecution, input_: Input) -> None:
-        if len(self.unchecked) >= _UNCHECKED_MAX:
-            # The runner repeats it when it attaches again, and the dispatcher repeats its message.
-            log.error("too many reports of stored outputs", execution_id=owned.execution_id)
-            owned.unanswered.discard(input_.source.message_id)
-            return
-        self.unchecked.append((owned, input_))
-        self.unchecked_level.set()
-
-    def checked(self, owned: OwnedExecution, input_: Input) -> None:
-        """A report of a stored output, as it counts."""
-        if owned.is_dropped:
-            self.send_away((input_.source,))
-        else:
+    def checked(self, owned: OwnedExecution, unchecked: Input, input_: Input) -> None:
+        """A report of a stored output, and the same as it counts."""
+        if self.unchecked.settle(owned, unchecked):
             self._put_all(owned, (input_,))
 
     def progressed(self, progress: Iterable[ReceivedProgress]) -> None:

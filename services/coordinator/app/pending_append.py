@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -12,12 +12,22 @@ from services.coordinator.app.assigning import Assignment
 from services.coordinator.app.owned_execution import CommandSource, Input, OwnedExecution
 from services.coordinator.app.ports import Append, JournalCodec
 from services.coordinator.app.trace_segments import run_context
-from services.coordinator.core.commands import Adopt, Assign, AssignedRun, Command
+from services.coordinator.core.commands import (
+    Adopt,
+    Assign,
+    AssignedRun,
+    Command,
+    HeldWork,
+    HoldBack,
+    ReportFailure,
+    ReportOfEnd,
+)
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
 from services.coordinator.core.events import DeadLetterResolved, Event, ExecutionReopened, RunFailed, RunLost
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
+    approval_row,
     dead_letter_row,
     execution_change,
     execution_reopened,
@@ -29,8 +39,23 @@ from services.coordinator.core.projection import (
     run_result,
     run_row,
 )
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution, Run, summary
-from services.coordinator.core.values import Instant
+from services.coordinator.core.values import ErrorClass, Instant, WorkKey
+from windlass.definition.modules import is_own
+
+
+class TargetOutcome(NamedTuple):
+    """How the call of a target ended, for its circuit."""
+
+    target: str
+    has_failed: bool
+    key: WorkKey
+    # The work had a permit of the half-open circuit.
+    is_probe: bool
+    # The lease of the run, and when it was granted.
+    epoch: int
+    lease_time: Instant
 
 
 class PendingAppend:
@@ -56,6 +81,8 @@ class PendingAppend:
         self.answered = 0
         # The sessions in which a place is reserved for a run of this append, by the number of the run.
         self.places: dict[int, ServerSession] = {}
+        # What the runs called whose reports were accepted, if they named it.
+        self.outcomes: list[TargetOutcome] = []
         # The times at which the work of these runs began to wait for a place.
         self.ready_times: dict[int, Instant] = {}
         self.effect_keys: dict[int, str] = {}
@@ -75,6 +102,8 @@ class PendingAppend:
                 # The effects that the last holder may have left undone are repeated.
                 self.is_adoption = True
                 self.effects += resume_effects(self.execution)
+            if isinstance(command, ReportOfEnd) and command.target:
+                self._note_outcome(command)
             refusal = self.apply(command, now)
             if source.session is not None or source.message_id:
                 self.answers.append((source, refusal))
@@ -85,6 +114,25 @@ class PendingAppend:
                 self.inputs, self.owned.inbox = inbox[:place], inbox[place:]
                 break
         return size
+
+    def _note_outcome(self, report: ReportOfEnd) -> None:
+        """Before the report is applied, because only a live run has an outcome. An open circuit that the module found
+        by itself says nothing about the target."""
+        error = report.error if isinstance(report, ReportFailure) else None
+        error_class = None if error is None else error.error_class
+        run = self.execution.live.get(report.run)
+        if run is None or error_class is ErrorClass.CIRCUIT_OPEN or not _is_holder(run, report):
+            return
+        work = run.work
+        target = f"{work.node.runner_module} {report.target}"
+        passed = self.execution.let_through.get(work.key)
+        is_probe = passed is not None and passed.is_probe and passed.target == target
+        has_failed = error_class in (ErrorClass.TRANSIENT, ErrorClass.TIMEOUT)
+        self.outcomes.append(TargetOutcome(target, has_failed, work.key, is_probe, run.epoch, run.create_time))
+
+    def hold_back(self, works: Sequence[HeldWork], now: int) -> None:
+        """Keeps ready work from runners, because the circuits of its targets are open."""
+        self.apply(HoldBack(works), now)
 
     def apply(self, command: Command, now: int) -> CommandRefusal | None:
         execution = self.execution
@@ -151,6 +199,7 @@ class PendingAppend:
             row = execution_change(execution) if self.from_seq else execution_row(execution)
         row = (*row, summary_json(execution))
         entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)
+        approvals = self._approvals() if execution.approvals else ()
         return Append(
             owned.execution_id,
             owned.epoch,
@@ -162,9 +211,23 @@ class PendingAppend:
             made,
             ended,
             moved,
+            approvals,
             is_reopened,
             self._dead_letters(),
         )
+
+    def completion_token(self, run: Run) -> str:
+        """Empty for the modules that never hand their work to somebody else."""
+        module = run.work.node.runner_module
+        if "." not in module or run.is_rendering or not is_own(module):
+            return ""
+        assert self.owned.version is not None
+        return self.owned.version.completion_tokens.of(run_id(self.execution, run.number))
+
+    def _approvals(self) -> list[tuple[Any, ...]]:
+        """Every event of an approval names its run."""
+        execution = self.execution
+        return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
 
     def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
         """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""
@@ -175,6 +238,10 @@ class PendingAppend:
         changes = (event for event in self.events if isinstance(event, DeadLetterResolved | RunFailed | RunLost))
         numbers = dict.fromkeys(event.run for event in changes if event.run in letters)
         return [dead_letter_row(self.execution, letters[number]) for number in numbers]
+
+
+def _is_holder(run: Run, report: ReportOfEnd) -> bool:
+    return run.epoch == report.epoch and report.instance_id in ("", run.instance_id)
 
 
 def summary_json(execution: Execution) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
+from services.coordinator.core.circuits import Circuit, CircuitVisit
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.events import Event
@@ -45,6 +47,8 @@ class Append(NamedTuple):
     ended: Sequence[tuple[Any, ...]]
     # Other changed runs: RUN_CHANGING.
     moved: Sequence[tuple[Any, ...]]
+    # New and changed approvals: APPROVAL_COLUMNS.
+    approvals: Sequence[tuple[Any, ...]] = ()
     # The execution was reopened, so its deadline may be another one.
     is_reopened: bool = False
     # New and resolved dead letters: DEAD_LETTER_COLUMNS.
@@ -120,6 +124,15 @@ class RunStandings(Protocol):
 Row = Mapping[str, Any]
 
 
+class StoredEvents(Protocol):
+    async def events(
+        self, execution_id: str, *, after_seq: int, limit: int
+    ) -> Iterable[tuple[str, int, int, Event | object]]:
+        """Execution id, sequence number, epoch and event, from the append that holds the event after `after_seq`, of at
+        most `limit` appends. An event that this version does not know is another object."""
+        ...
+
+
 class DeadLetterPlace(NamedTuple):
     """The place of a dead letter in the order of lists."""
 
@@ -157,6 +170,8 @@ class Version(NamedTuple):
 
     definition: Definition
     effect_keys: EffectKeys
+    # They name runs.
+    completion_tokens: NamedTokens
 
 
 class DefinitionRefused(Exception):
@@ -242,6 +257,64 @@ class Watchers(Protocol):
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         """`events` follow `from_seq`. The execution is in the state after the last of them."""
+        ...
+
+
+class CircuitStanding(NamedTuple):
+    """A circuit, as far as every coordinator has to know it."""
+
+    workspace: str
+    target: str
+    # A CircuitState.
+    state: str
+    generation: int
+    # Those that are in force.
+    permits: int
+    # Until the target may be probed. It may have passed.
+    retry_seconds: float
+
+
+class CircuitChange(NamedTuple):
+    before: Circuit
+    after: Circuit
+    # By the clock of the database.
+    now: Instant
+
+
+class CircuitsFull(Exception):
+    """The workspace has as many circuits as it may have."""
+
+
+class CircuitStore(Protocol):
+    """The circuits that all coordinators share."""
+
+    async def standings(self) -> Sequence[CircuitStanding]:
+        """The circuits of all workspaces."""
+        ...
+
+    async def visit(self, visits: Sequence[CircuitVisit]) -> Sequence[CircuitChange]:
+        """Each circuit before and after its visit. One that does not exist is made by a visit with failures, and left
+        out otherwise."""
+        ...
+
+    async def forget_idle(self, idle_seconds: float) -> int: ...
+
+
+class ShownCircuits(Protocol):
+    """The circuits of a workspace, for people."""
+
+    async def page(self, workspace: str, state: str, prefix: str, after: str, limit: int) -> Sequence[Circuit]:
+        """Those in a state ("": any) whose targets begin with the prefix, in the order of their targets."""
+        ...
+
+    async def get(self, workspace: str, target: str) -> Circuit | None: ...
+
+    async def reset(self, workspace: str, target: str) -> Circuit | None:
+        """Closes it. None: there is none."""
+        ...
+
+    async def open(self, workspace: str, target: str, until: Instant) -> Circuit:
+        """Raises CircuitsFull."""
         ...
 
 

@@ -114,10 +114,17 @@ class RunnerPlaces:
         return float(spent * 0.5 ** ((now - since) / _HALF_LIFE))
 
     def _spend(self, workspace: str, took: Span, now: Instant) -> None:
+        spent, since = self._spent.get(workspace, (0.0, 0))
+        if since != now:
+            # Many runs end at the same time, because a batch is decided at one time.
+            spent = self.spent(workspace, now)
+            self._forget_light(now)
+        self._spent[workspace] = (min(spent + took, _SPENT_MAX), now)
+
+    def _forget_light(self, now: Instant) -> None:
         if len(self._spent) >= self._spent_max:
             self._spent = {name: each for name, each in self._spent.items() if self.spent(name, now) >= SECOND / 1_000}
             self._spent_max = max(_IDLE_MAX, 2 * len(self._spent))
-        self._spent[workspace] = (min(self.spent(workspace, now) + took, _SPENT_MAX), now)
 
     def _use(self, instance_id: str, key: tuple[str, str]) -> Use:
         uses = self._uses.get(instance_id)
@@ -136,4 +143,7 @@ class RunnerPlaces:
 
 def _time_taken(run: Run, now: Instant) -> Span:
     """By the runner's clock, or since the lease if the runner has not said when it began."""
-    return max(0, run.end_time - run.start_time) if run.start_time else now - run.create_time
+    if not run.start_time:
+        return now - run.create_time
+    # A run that was deferred has left its runner and goes on.
+    return max(0, (run.end_time or now) - run.start_time)

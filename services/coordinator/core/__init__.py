@@ -47,17 +47,18 @@ whoever holds the execution by then (`answers.py`). While an execution is paused
 begins, and the timers of backoffs and waits are kept apart. Everything else goes on: runs finish, and what follows from
 them is kept until the execution is resumed.
 
-A loop (`controls/for_each.py`, `controls/repeat.py`) is a control node with items. These are work of the same node with
-the iterations 1 to n. The outcome of an item is judged by its loop (`loops.py`) as that of a node is judged by the
-graph, and the outcome of the loop follows that of its last item.
+How an execution ends
+---------------------
+It ends when nothing is going any more: well, or as the first failure that nobody handled, or as it was ordered to
+(`StopOrdered`: a cancel, the deadline, the first failure of a workflow that fails fast). If it does not end well and
+finished nodes say how they are undone, they are undone first (`compensating.py`).
 
 Obligations
 -----------
 What an execution owes to others is part of its state until the other side has it, so that a successor finds it in the
-journal and says it again; the receiver recognises the repeat. A finished execution must be reported to its
-dispatcher (the end of the lease is the acknowledgement), a runner whose execution is ending must be told to stop (the
-end of the run is the acknowledgement), a large list of a loop must be read from the output store (`ItemsRead` is the
-acknowledgement), and a large output of a loop must be put into it (`LoopClosed`).
+journal and says it again; the receiver recognises the repeat. Today there are two: a finished execution must be
+reported to its dispatcher (the end of the lease is the acknowledgement), and a runner whose execution is ending must
+be told to stop (the end of the run is the acknowledgement).
 
 Laws
 ----
@@ -66,9 +67,9 @@ Laws
 3. Applying an event judges nothing and costs no more than the edges of the work that it names.
 4. The fold of the journal is the state. Effects are a function of events and state.
 5. What cannot be applied is a bug. It raises, and only that execution is affected.
-6. Every command has a handler, and matches on events are exhaustive and closed with `assert_never`. A new control node
-   is one file in `controls/`; a new event is its dataclass, its message, its branch in `fold.apply` and a golden
-   journal.
+6. Every command has a handler and every event its bookkeeping; other matches on events are exhaustive and closed with
+   `assert_never`. A new control node is one file in `controls/`; a new event is its dataclass, its message, its
+   bookkeeping in `fold/` and a golden journal.
 
 Reading order
 -------------
@@ -79,6 +80,9 @@ Reading order
     late_reports, answers           which reports count; how commands of people are answered once
     handlers/                       what each command does, one file per family of commands
     controls/                       the control nodes
+    compensating                    finished nodes are undone before an execution ends that does not end well
+    state_paths, workflow_state     what templates see as `state`: where it comes from, and how branches are merged
+    inputs                          what templates see of earlier nodes
     effects, projection             what is to be done after the commit, and the rows that show the state
     run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect
 """

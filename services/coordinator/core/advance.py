@@ -3,6 +3,7 @@
 The edges of skipped or blocked work are resolved, control nodes begin, and the execution ends when no work is left.
 """
 
+from services.coordinator.core.compensating import begin_compensation
 from services.coordinator.core.controls import begin
 from services.coordinator.core.events import ExecutionFinished, OutputRequested, WorkBlocked, WorkSkipped
 from services.coordinator.core.graph import Outcome, judge
@@ -37,20 +38,30 @@ def _pass_over(turn: Turn, work: Work) -> None:
 def _finish(turn: Turn) -> None:
     execution = turn.execution
     definition = execution.definition
+    if execution.compensation is not None:
+        _finish_as(turn, execution.compensation.outcome, error=execution.compensation.error)
+        return
     if execution.stop is not None:
-        _finish_as(turn, execution.stop.outcome, error=execution.stop.error)
+        _end_badly(turn, execution.stop.outcome, execution.stop.error)
         return
     if stuck := unsettled(execution):
         nodes = f"{len(stuck)} nodes ({stuck[0]} is the first)"
         raise BrokenInvariant(f"the execution is stuck: {nodes} have no outcome, but nothing is under way")
     if execution.first_failure is not None:
-        _finish_as(turn, ExecutionState.FAILED, error=execution.first_failure)
+        _end_badly(turn, ExecutionState.FAILED, execution.first_failure)
     elif definition.output_node is None:
         _finish_as(turn, ExecutionState.SUCCESS, output=leaf_outputs(execution))
     elif (rendering := execution.target_of(definition.output_node.id)).state is WorkState.SUCCEEDED:
         _finish_as(turn, ExecutionState.SUCCESS, output=rendering.output)
     else:
         turn.emit(OutputRequested(turn.now, rendering.key))
+
+
+def _end_badly(turn: Turn, outcome: ExecutionState, error: FinalError) -> None:
+    if turn.execution.compensable:
+        begin_compensation(turn, outcome, error)
+    else:
+        _finish_as(turn, outcome, error=error)
 
 
 def _finish_as(

@@ -13,6 +13,7 @@ from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import (
+    ApprovalChoice,
     Error,
     ExecutionState,
     FinalError,
@@ -174,6 +175,19 @@ class ReportOfEnd(ReportOfRun):
     inputs_hash: bytes = field(default=b"", kw_only=True)
     config_hash: bytes = field(default=b"", kw_only=True)
     cost_tokens: int = field(default=0, kw_only=True)
+    # What the work called, "" if it names nothing. The core does not look at it: outcomes of targets are counted
+    # outside, where all coordinators share them (circuits.py).
+    target: str = field(default="", kw_only=True)
+
+
+@dataclass(slots=True)
+class ReportHeldBack(ReportOfRun):
+    """A runner did not call the target of the work, because it was told that its circuit is open."""
+
+    # As its module names it.
+    target: str
+    # When the circuit may let the work through.
+    until: Instant = 0
 
 
 @dataclass(slots=True)
@@ -200,11 +214,18 @@ class ReportFailure(ReportOfEnd):
     # It is in [0, 1) and gives the backoff its jitter.
     random: float
     retry_after: Span = 0
+    # Empty: that of the last progress.
+    cursor: bytes = b""
 
 
 @dataclass(slots=True)
 class ReportStopped(ReportOfEnd):
     """The runner stopped the work because it was told to."""
+
+
+@dataclass(slots=True)
+class ReportDeferred(ReportOfEnd):
+    """The module has given the completion token of the run to somebody else, who finishes the work."""
 
 
 @dataclass(slots=True)
@@ -215,6 +236,29 @@ class Release(ReportOfRun):
     may_have_begun: bool = False
     # Empty: that of the last progress.
     cursor: bytes = b""
+
+
+@dataclass(slots=True)
+class HeldWork:
+    key: WorkKey
+    target: str
+    until: Instant
+
+
+@dataclass(slots=True)
+class HoldBack:
+    """The circuits of these targets are open: their work is not to be given to a runner, and waits until then."""
+
+    works: Sequence[HeldWork]
+
+
+@dataclass(slots=True)
+class LetThrough:
+    """The circuit of their target lets the work of these keys through."""
+
+    keys: Sequence[WorkKey]
+    # It is half open, and each of them has a permit.
+    is_probe: bool = False
 
 
 @dataclass(slots=True)
@@ -292,8 +336,61 @@ class Tick:
     random: float
 
 
-_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
-_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Requeue | MarkFixed | Discard | Quarantine
-_OfLoops: TypeAlias = StartLoop | FinishLoop
+@dataclass(slots=True)
+class Signal(PersonCommand):
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True)
+class DecideApproval(PersonCommand):
+    # The id and the role of the key that decides.
+    key_id: str
+    role: str
+    # The number of the approval's run.
+    run: int
+    decision: ApprovalChoice
+    # JSON that fits the form of the approval.
+    form: bytes = b"{}"
+    comment: str = ""
+
+
+@dataclass(slots=True)
+class OutsideCommand(PersonCommand):
+    """It comes from whoever has the completion token of the run, which was checked before. Nobody else is named, so
+    `caller` is empty."""
+
+    run: int
+
+
+@dataclass(slots=True)
+class CompleteRun(OutsideCommand):
+    # JSON.
+    output: bytes
+    branch: str = ""
+
+
+@dataclass(slots=True)
+class FailRun(OutsideCommand):
+    error: Error
+    # It is in [0, 1) and gives the backoff its jitter.
+    random: float
+
+
+@dataclass(slots=True)
+class HeartbeatRun(OutsideCommand):
+    # None: it stays as it was.
+    progress: float | None = None
+    message: str | None = None
+
+
+_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | ReportDeferred
+_OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
+_OfLetters: TypeAlias = Requeue | MarkFixed | Discard | Quarantine
+_OfOutside: TypeAlias = CompleteRun | FailRun | HeartbeatRun
+_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside | _OfLetters
 _OfChild: TypeAlias = NoteChildStarted | RefuseChild | NoteChildCancelTold | EndChild
-Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | _OfLoops | Tick | Adopt | _OfPeople | _OfChild
+_OfLoops: TypeAlias = StartLoop | FinishLoop
+_OfCircuits: TypeAlias = ReportHeldBack | HoldBack | LetThrough
+Command: TypeAlias = _OfRunners | Start | Tick | Adopt | _OfPeople | _OfChild | _OfLoops | _OfCircuits

@@ -14,10 +14,13 @@ from typing import Any
 from services.coordinator.core.controls import CONTROLS
 from services.coordinator.core.definition import OUTPUT_NODE, Definition, Edge, JoinRule, Node, When
 from services.coordinator.core.retry import RetryOverrides
+from services.coordinator.core.state_paths import state_paths
 from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
+from windlass.definition.compensation import compensation_id
 from windlass.definition.config_schemas import LOOP_MODULES, OF_BODY, RAW_MEMBERS
 from windlass.definition.durations import parse_duration
-from windlass.definition.modules import RENDERER, body_key
+from windlass.definition.modules import RENDERER, STATE_SETTER, body_key
+from windlass.definition.targets import HTTP_REQUEST, http_target
 from windlass.definition.template_texts import body_of
 from windlass.definition.templates import is_template
 
@@ -40,10 +43,11 @@ def _compile(document: Document, references: References) -> Definition:
     items: Sequence[Document] = document.get("nodes") or []
     seen = _References(items, document.get("edges") or [], references)
     workflow_retry = _retry(document)
-    graph = [_node(item, workflow_retry, seen) for item in items]
+    graph = [_with_compensation(_node(item, workflow_retry, seen), item, seen) for item in items]
     nodes = {node.id: node for node in graph}
     if len(nodes) != len(graph):
         raise BrokenInvariant("two nodes of a stored definition have the same id")
+    nodes |= {node.compensation.id: node.compensation for node in graph if node.compensation is not None}
     output_node = _output_node(document, workflow_retry, seen)
     return Definition(
         nodes=nodes if output_node is None else {**nodes, OUTPUT_NODE: output_node},
@@ -54,6 +58,7 @@ def _compile(document: Document, references: References) -> Definition:
         is_fail_fast=document.get("onFailure") == "FAIL_FAST",
         holds_failures=document.get("onFailure") == "HOLD",
         initial_state=_json(document.get("initialState") or {}),
+        setters=seen.state.setters,
     )
 
 
@@ -68,13 +73,16 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
     body = _body(item, workflow_retry, seen) if module in LOOP_MODULES else None
     own_config = {key: value for key, value in (item.get("config") or {}).items() if not (body and key in OF_BODY)}
     config, inputs = _json(own_config), _json(item.get("inputs") or {})
+    if module == STATE_SETTER:
+        # The keys that it sets. A runner renders the config of a control node.
+        config, inputs = inputs, b"{}"
     # An expression without braces reads what a template reads.
     has_templates = module in RAW_MEMBERS or is_template((config + inputs).decode())
     control = CONTROLS.get(module)
     if control is not None and not control.has_config:
         # It has nothing to render.
         has_templates = False
-    edges = seen.edges[node_id]
+    edges, state_from = seen.edges[node_id], seen.state.origins.get(node_id, ())
     return Node(
         id=node_id,
         key=WorkKey(node_id),
@@ -95,9 +103,14 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
         references=seen.by_node(node_id) if has_templates else (),
-        body=body,
         has_control_inputs=control is not None and control.has_inputs,
         has_own_retry="retry" in item,
+        reads_execution=has_templates and _reads(b"execution", config, inputs),
+        state_from=state_from,
+        begins_on_one_path=len(state_from) > 1 and item.get("join") == "ANY",
+        state_after=seen.state.after.get(node_id, ""),
+        body=body,
+        target=_target(module, item.get("config") or {}),
     )
 
 
@@ -117,8 +130,50 @@ def _body(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         targets=(),
         in_degree=0,
         references=seen.by_node(node.id, body_key(node.id)) if has_templates else (),
+        reads_execution=node.reads_execution or _reads(b"execution", until.encode()),
         until=until,
     )
+
+
+def _with_compensation(node: Node, item: Document, seen: "_References") -> Node:
+    own: Document | None = item.get("compensate")
+    if own is None:
+        return node
+    config, inputs = _json(own.get("config") or {}), _json(own.get("inputs") or {})
+    node_id, module = compensation_id(node.id), own["module"]
+    has_templates = module in RAW_MEMBERS or is_template((config + inputs).decode())
+    labels = tuple(sorted((own.get("runnerLabels") or {}).items()))
+    compensation = Node(
+        id=node_id,
+        key=WorkKey(node_id),
+        module=module,
+        config=config,
+        inputs=inputs,
+        has_templates=has_templates,
+        # What it does not say itself is as its node says.
+        timeout=_span(own, "timeout") or node.timeout,
+        retry=_retry(own).over(node.retry),
+        runner_labels=labels or node.runner_labels,
+        is_idempotent=bool(own.get("idempotent", False)),
+        # How the execution ends is decided already.
+        is_failure_handled=True,
+        references=seen.by_compensation(node.id) if has_templates else (),
+        undoes=node.id,
+        reads_execution=has_templates and _reads(b"execution", config, inputs),
+    )
+    return replace(node, compensation=compensation)
+
+
+def _reads(name: bytes, *documents: bytes) -> bool:
+    """False: no template of these documents reads what has this name, because the word does not occur in them."""
+    return any(name in document for document in documents)
+
+
+def _target(module: str, config: Document) -> str:
+    """What the node calls, if no template says so."""
+    url = config.get("url") if module == HTTP_REQUEST else None
+    name = http_target(url) if isinstance(url, str) and not is_template(url) else ""
+    return f"{module} {name}" if name else ""
 
 
 def _targets(edges: Sequence[Edge]) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -142,11 +197,13 @@ def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_Ref
         retry=workflow_retry,
         is_idempotent=True,
         references=seen.by_output(),
+        reads_execution=_reads(b"execution", inputs),
+        state_from=seen.state.origins.get(OUTPUT_NODE, ()) if _reads(b"state", inputs) else (),
     )
 
 
 class _References:
-    """Finds the nodes whose outputs the templates of a node may see, and do see."""
+    """Finds the nodes that the templates of a node may see, and do see, and from where it has its state."""
 
     def __init__(self, nodes: Sequence[Document], edges: Sequence[Document], given: References) -> None:
         self._given = given
@@ -156,11 +213,16 @@ class _References:
         for item in edges:
             self.sources[item["to"]].append(item["from"])
             self.edges[item["from"]].append(_edge(item))
+        self.state = state_paths(nodes, self.sources)
 
     def by_node(self, node_id: str, reader: str = "") -> tuple[str, ...]:
         """`reader`: has the templates, if it is not the node itself."""
         names = self._given.get(reader or node_id, ())
         return self._in_order(self._ancestors(node_id) if names is None else set(names))
+
+    def by_compensation(self, node_id: str) -> tuple[str, ...]:
+        names = self._given.get(compensation_id(node_id), ())
+        return self._in_order({*self._ancestors(node_id), node_id} if names is None else set(names))
 
     def by_output(self) -> tuple[str, ...]:
         names = self._given.get(OUTPUT_NODE, ())

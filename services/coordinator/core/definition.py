@@ -8,7 +8,7 @@ stay that order for ever.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -41,6 +41,13 @@ class Edge(NamedTuple):
     label: str
 
 
+class Setter(NamedTuple):
+    """A node that sets keys of the workflow's state. `before` has the bits of all such nodes before it."""
+
+    bit: int
+    before: int
+
+
 @dataclass(slots=True, frozen=True, eq=False)
 class Node:
     id: str
@@ -66,8 +73,20 @@ class Node:
     in_degree: int = 0
     # An edge is taken when this node fails: its failure fails nothing else.
     is_failure_handled: bool = False
-    # The nodes whose outputs the templates see.
+    # The nodes that the templates see.
     references: tuple[str, ...] = ()
+    # How it is undone once it has succeeded, if the execution does not end well.
+    compensation: "Node | None" = None
+    # On a compensation: the node that it undoes.
+    undoes: str = ""
+    # The templates may read `execution`.
+    reads_execution: bool = False
+    # The nodes whose states it sees merged (`state_paths.py`). Empty: it sees the initial state.
+    state_from: tuple[str, ...] = ()
+    # It sees the state of the path on which it begins, and none of the others.
+    begins_on_one_path: bool = False
+    # The node that has the state which the nodes behind this one see. Empty: they see the initial state.
+    state_after: str = ""
     # What a loop does for each of its items. It has the id of the loop and no edges: its items settle with the loop.
     body: "Node | None" = None
     # On the body of a repeat@1: its runner evaluates this expression after each turn.
@@ -76,11 +95,13 @@ class Node:
     has_control_inputs: bool = False
     # The node says itself how it is tried again.
     has_own_retry: bool = False
+    # What it calls, like "http.request@1 example.org:443", if the definition alone says so. "": its runner finds out.
+    target: str = ""
 
     @property
     def in_graph(self) -> bool:
         """It is a node of the author."""
-        return self.id != OUTPUT_NODE
+        return self.id != OUTPUT_NODE and not self.undoes
 
     @property
     def runner_module(self) -> str:
@@ -97,10 +118,10 @@ class Node:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Definition:
-    # Every node by id, in the order of the document. The last one is `$output` if the workflow has an output template;
-    # no edge leads to it.
+    # Every node by id, in the order of the document. Behind them are the compensations, and last `$output` if the
+    # workflow has an output template; no edge leads to these.
     nodes: Mapping[str, Node]
-    # The nodes of the graph, without `$output`.
+    # The nodes of the graph, without compensations and `$output`.
     graph: Sequence[Node]
     roots: tuple[str, ...]
     leaves: tuple[str, ...]
@@ -109,6 +130,8 @@ class Definition:
     # Work that failed for good waits for a person.
     holds_failures: bool = False
     initial_state: bytes = b"{}"
+    # The nodes that set keys of the state.
+    setters: Mapping[str, Setter] = field(default_factory=dict)
 
     @property
     def output_node(self) -> Node | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.inputs import seen_outputs
+from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.items import item_of
 from services.coordinator.core.state import Execution, Obligation, Run, StartChild, Work, WorkLoop
 from services.coordinator.core.values import SECOND, ExecutionState, FailureReason, Instant, Span, Value
@@ -31,8 +31,9 @@ LEASE_ENDED = "LEASE_ENDED"
 @dataclass(slots=True)
 class GrantRun:
     run: Run
-    # The templates of its node refer to them.
-    outputs: list[tuple[str, Value]]
+    # The templates of its node refer to these nodes.
+    outputs: Sequence[tuple[str, Value]]
+    without_output: Sequence[NodeWithoutOutput]
     # They see it as `item`. None: the run is of no item of a list.
     item: bytes | None = None
 
@@ -71,9 +72,9 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     match event:
         case ev.RunLeased():
             run = execution.runs[event.run - 1]
-            outputs = seen_outputs(execution, run.work.node) if run.work.is_templated else []
+            seen = seen_nodes(execution, run.work) if run.work.is_templated else NOTHING_SEEN
             item = None if run.work.loop is None else item_of(run.work)
-            return (GrantRun(run, outputs, item),) if run.instance_id else ()
+            return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             reason = LEASE_ENDED if event.reason is FailureReason.MANUAL else NODE_TIMEOUT
@@ -112,8 +113,15 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.ItemsRead()
             | ev.LoopStarted()
             | ev.LoopContinued()
+            | ev.SignalReceived()
+            | ev.SignalTaken()
+            | ev.ApprovalRequested()
+            | ev.ApprovalDecided()
+            | ev.RunDeferred()
+            | ev.OutsideAnswered()
             | ev.WorkSkipped()
             | ev.WorkBlocked()
+            | ev.CompensationStarted()
             | ev.ExecutionPaused()
             | ev.ExecutionResumed()
             | ev.ExecutionReopened()
@@ -121,6 +129,8 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.RunQuarantined()
             | ev.CommandRefused()
             | ev.ChildStarted()
+            | ev.WorkHeldBack()
+            | ev.WorkLetThrough()
             | ev.ChildRefused()
             | ev.ChildCancelTold()
         ):
@@ -161,6 +171,10 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
     if (execution.unstarted or execution.uncancelled) and not rest_until:
         return None
     wake_time = execution.next_wake()
+    if execution.held_back:
+        # Nobody sends a message when a circuit closes, so an execution that waits for one looks by itself.
+        look_time = min(hold.until for hold in execution.held_back.values())
+        wake_time = min(wake_time or look_time, look_time) or now
     if rest_until:
         return min(rest_until, wake_time or rest_until)
     return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None

@@ -17,6 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
+    ApprovalChoice,
+    ApprovalState,
     DeadLetterResolution,
     Error,
     ExecutionState,
@@ -38,6 +40,9 @@ class WaitKind(StrEnum):
     TIMER = "TIMER"
     SIGNAL = "SIGNAL"
     CHILD = "CHILD"
+    APPROVAL = "APPROVAL"
+    # Somebody else finishes the work of a run that was deferred.
+    OUTSIDE = "OUTSIDE"
     # The work has failed for good, and a person decides what becomes of it.
     PERSON = "PERSON"
 
@@ -276,6 +281,8 @@ class WaitStarted(RunEvent):
     kind: WaitKind
     # When the time ends the wait. 0: no time does.
     due_time: Instant
+    # The signal that is waited for. Empty for the other kinds.
+    name: str = ""
 
 
 @dataclass(slots=True)
@@ -286,22 +293,17 @@ class WaitEnded(RunEvent):
 
 
 @dataclass(slots=True)
-class LoopEvent(RunEvent):
-    """An event about a loop."""
-
-
-@dataclass(slots=True)
-class ItemsRequested(LoopEvent):
+class ItemsRequested(RunEvent):
     """The rendered config of a loop is in the output store. It has to be read before the loop starts or fails."""
 
 
 @dataclass(slots=True)
-class ItemsRead(LoopEvent):
+class ItemsRead(RunEvent):
     """The config was read. The start or the outcome of the loop follows in the same append."""
 
 
 @dataclass(slots=True)
-class LoopStarted(LoopEvent):
+class LoopStarted(RunEvent):
     """A control node began to loop over items, or to take turns."""
 
     # How many items there are, or how many turns it takes at most.
@@ -316,7 +318,7 @@ class LoopStarted(LoopEvent):
 
 
 @dataclass(slots=True)
-class LoopContinued(LoopEvent):
+class LoopContinued(RunEvent):
     """The wait between two turns is over."""
 
     # The turn that begins.
@@ -324,13 +326,13 @@ class LoopContinued(LoopEvent):
 
 
 @dataclass(slots=True)
-class LoopGathered(LoopEvent):
+class LoopGathered(RunEvent):
     """All items are done, and their outputs together are too large to be inline. They have to be put into the output
     store."""
 
 
 @dataclass(slots=True)
-class LoopClosed(LoopEvent):
+class LoopClosed(RunEvent):
     """No item begins any more. The outcome of the loop follows in the same append, after a RunCancelled for each item
     that is stopped."""
 
@@ -386,6 +388,77 @@ class ChildCancelTold(ChildEvent):
 
 
 @dataclass(slots=True)
+class SignalReceived:
+    """A signal has come. It is kept until a node takes it; the sequence number of this event names it."""
+
+    time: Instant
+    message_id: str
+    caller: str
+    signal: str
+    # JSON.
+    payload: bytes
+
+
+@dataclass(slots=True)
+class SignalTaken(RunEvent):
+    """A node takes a signal that has come. The signal is no longer kept."""
+
+    # The sequence number of its SignalReceived.
+    number: int
+
+
+@dataclass(slots=True)
+class ApprovalRequested(RunEvent):
+    """People are asked to decide. The id of the approval is that of the run, and the time ends it with the wait that
+    has begun before."""
+
+    title: str
+    # The JSON Schema of the form that is filled in at a decision.
+    form: bytes
+    # Titles of keys, and roles like "role:ADMIN". Empty: everybody who may decide at all.
+    assignees: tuple[str, ...]
+    # The number of keys that have to approve.
+    required: int
+
+
+@dataclass(slots=True)
+class ApprovalDecided(RunEvent):
+    """Somebody has decided. The first rejection, or the last approval that was required, ends the approval."""
+
+    message_id: str
+    # The title of the key, for people; and its id, because no key decides twice.
+    caller: str
+    key_id: str
+    decision: ApprovalChoice
+    # JSON that fits the form.
+    form: bytes
+    comment: str
+    # How the approval ended by this decision. None: further decisions are needed.
+    outcome: ApprovalState | None
+
+
+@dataclass(slots=True)
+class RunDeferred(RunEvent):
+    """The runner has handed the work to somebody else, who has the completion token of the run. No runner has the run
+    any more. It waits until it is answered or its time is over."""
+
+    start_time: Instant
+    # When the timeout of the node ends the run. 0: no time does.
+    due_time: Instant
+    inputs_hash: bytes
+    config_hash: bytes
+    cost_tokens: int
+
+
+@dataclass(slots=True)
+class OutsideAnswered(RunEvent):
+    """Whoever has the completion token of the run has said how the work ended. Its RunSucceeded or RunFailed
+    follows."""
+
+    message_id: str
+
+
+@dataclass(slots=True)
 class WorkSkipped(RunEvent):
     """No edge to the work was taken. It gets a run of its own, so that it is seen."""
 
@@ -397,6 +470,27 @@ class WorkBlocked(WorkEvent):
     """The work needs the success of something that failed."""
 
     then: Consequences
+
+
+@dataclass(slots=True)
+class WorkHeldBack(RunEvent):
+    """The circuit of the work's target is open. The work waits, which costs no attempt and no place of a runner. The
+    event may come again for work that waits already, with a later `until_time`. `run` is the run that a runner handed
+    back for this reason, or 0."""
+
+    target: str
+    # The circuit is not expected to let the work through before.
+    until_time: Instant
+    # When the retry budget of the work is over. 0: never.
+    give_up_time: Instant
+
+
+@dataclass(slots=True)
+class WorkLetThrough(WorkEvent):
+    """The circuit of its target lets the work through: it is ready again."""
+
+    # The circuit is half open, and the work has one of its permits.
+    is_probe: bool
 
 
 @dataclass(slots=True)
@@ -419,6 +513,20 @@ class StopOrdered:
     cancelled: tuple[WorkKey, ...]
     # Work that was skipped or blocked in the same decision. No WorkSkipped and no WorkBlocked follows for it any more.
     passed_over: tuple[WorkKey, ...]
+
+
+@dataclass(slots=True)
+class CompensationStarted:
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    time: Instant
+    # What it ends as after that.
+    outcome: ExecutionState
+    error: FinalError
+    # The compensations, in the order in which they are done, one after the other.
+    works: tuple[WorkKey, ...]
+    # The first of them is ready.
+    then: Consequences
 
 
 @dataclass(slots=True)
@@ -523,12 +631,18 @@ class ExecutionFinished:
     duration: Span
 
 
-_OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
+_OfStart: TypeAlias = ExecutionStarted | ExecutionAdopted
+_OfEnd: TypeAlias = OutputRequested | StopOrdered | CompensationStarted | ExecutionFinished
 _OfPause: TypeAlias = ExecutionPaused | ExecutionResumed
 _OfPeople: TypeAlias = _OfPause | ExecutionReopened | DeadLetterResolved | RunQuarantined | CommandRefused
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
-OfLoop: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
+LoopEvent: TypeAlias = ItemsRequested | ItemsRead | LoopStarted | LoopContinued | LoopGathered | LoopClosed
 OfChild: TypeAlias = ChildRequested | ChildStarted | ChildRefused | ChildCancelOrdered | ChildCancelTold
-Event: TypeAlias = _OfExecution | _OfPeople | _OfRun | _OfRunEnd | _OfWork | OfLoop | OfChild
+_OfMessages: TypeAlias = (
+    SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
+)
+_OfCircuit: TypeAlias = WorkHeldBack | WorkLetThrough
+_OfOthers: TypeAlias = _OfPeople | LoopEvent | OfChild | _OfMessages | _OfCircuit
+Event: TypeAlias = _OfStart | _OfEnd | _OfRun | _OfRunEnd | _OfWork | _OfOthers

@@ -28,7 +28,7 @@ from enum import IntEnum
 
 from services.coordinator.core.definition import Edge, JoinRule
 from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, Resolution
-from services.coordinator.core.state import Execution, Work, WorkState
+from services.coordinator.core.state import Compensation, Execution, Work, WorkState
 from services.coordinator.core.values import WorkKey
 
 
@@ -87,7 +87,7 @@ def judge(execution: Execution, work: Work, outcome: Outcome, branch: str = "") 
     """The consequences of an outcome: how the edges out of the node resolve, and what that does to their targets."""
     node = work.node
     if not node.edges:
-        return NOTHING_FOLLOWS
+        return NOTHING_FOLLOWS if execution.compensation is None else _next_compensation(execution.compensation, work)
     resolutions: list[Resolution] = []
     for edge in node.edges:
         resolutions.append(resolve(outcome, edge, branch))  # noqa: PERF401 - a comprehension costs a function
@@ -111,6 +111,12 @@ def judge(execution: Execution, work: Work, outcome: Outcome, branch: str = "") 
         elif verdict is _BLOCK:
             blocked.append(target.key)
     return Consequences(bytes(resolutions), tuple(ready), tuple(begun), tuple(skipped), tuple(blocked))
+
+
+def _next_compensation(compensation: Compensation, work: Work) -> Consequences:
+    """Compensations are done one after the other, whatever comes of each."""
+    following = compensation.next.get(work.key)
+    return NOTHING_FOLLOWS if following is None else Consequences(ready=(following,))
 
 
 def roots(execution: Execution) -> Consequences:

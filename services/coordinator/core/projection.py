@@ -8,6 +8,7 @@ Instants are integers (µs) or None, hashes and payloads bytes or None. An empty
 Hazard: the order of the columns is that of the statements in `store/`. Both name them, and a test compares.
 """
 
+import json
 from operator import attrgetter
 
 from services.coordinator.core.state import DeadLetter, Execution, Run
@@ -106,6 +107,24 @@ EXECUTION_COLUMNS = _EXECUTION_FIXED + _EXECUTION_CHANGES
 EXECUTION_CHANGING = ("execution_id", *_EXECUTION_CHANGES)
 # The row of an execution that was reopened.
 EXECUTION_REOPENED = (*EXECUTION_CHANGING, "deadline_time")
+
+# A row is written whole, because it changes with each decision, which a person makes.
+APPROVAL_COLUMNS = (
+    "execution_id",
+    "number",
+    "workspace",
+    "workflow",
+    "node",
+    "title",
+    "form",
+    "assignees",
+    "required",
+    "create_time",
+    "expire_time",
+    "state",
+    "decisions",
+)
+APPROVAL_CHANGING = ("state", "decisions")
 
 DEAD_LETTER_COLUMNS = (
     "execution_id",
@@ -269,6 +288,35 @@ def _execution_changes(execution: Execution) -> RowValues:
         len(execution.runs),
         execution.retries,
         execution.cost_tokens,
+    )
+
+
+def approval_row(execution: Execution, number: int) -> RowValues:
+    approval, origin = execution.approvals[number], execution.origin
+    decisions = [
+        {
+            "caller": each.caller,
+            "decision": each.decision.value,
+            "form": json.loads(each.form),
+            "comment": each.comment,
+            "time": each.time,
+        }
+        for each in approval.decisions
+    ]
+    return (
+        execution.execution_id,
+        number,
+        origin.workspace,
+        origin.workflow,
+        approval.node,
+        approval.title,
+        approval.form,
+        json.dumps(approval.assignees),
+        approval.required,
+        approval.create_time,
+        approval.expire_time or None,
+        approval.state.value,
+        json.dumps(decisions),
     )
 
 

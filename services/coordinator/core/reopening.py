@@ -22,9 +22,12 @@ _OUTCOMES = {
 
 
 def unfinished_nodes(execution: Execution) -> list[str]:
-    """Nodes that failed with nobody to handle it, or that have no outcome. The output's node counts once it has
-    work."""
-    nodes = [node for node in execution.definition.nodes.values() if node.in_graph or node.id in execution.current]
+    """Nodes that failed with nobody to handle it, that have no outcome, or that were undone. The output's node counts
+    once it has work."""
+    output = execution.definition.output_node
+    nodes = list(execution.definition.graph)
+    if output is not None and output.id in execution.current:
+        nodes.append(output)
     return [node.id for node in nodes if _is_unfinished(execution, node)]
 
 
@@ -39,7 +42,15 @@ def _is_unfinished(execution: Execution, node: Node) -> bool:
     work = execution.current.get(node.id)
     if work is None or work.state not in SETTLED:
         return True
-    return work.state is WorkState.FAILED and not node.is_failure_handled
+    return _was_undone(execution, work) or (work.state is WorkState.FAILED and not node.is_failure_handled)
+
+
+def _was_undone(execution: Execution, work: Work) -> bool:
+    compensation = work.node.compensation
+    if compensation is None:
+        return False
+    undoing = execution.work.get(WorkKey(compensation.id, 0, work.key.generation))
+    return undoing is not None and undoing.state is WorkState.SUCCEEDED
 
 
 def closure(execution: Execution, chosen: Iterable[str]) -> list[str]:

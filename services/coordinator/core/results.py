@@ -32,6 +32,7 @@ from windlass.definition.limits import DEPTH_MAX
 BRANCH_CHARACTERS_MAX: Final = 255
 # A cursor is journalled with each beat that changes it, and is part of each later grant.
 CURSOR_BYTES_MAX: Final = 64 * 1024
+TARGET_CHARACTERS_MAX: Final = 255
 ERROR_MESSAGE_MAX: Final = 8_192
 ERROR_TYPE_MAX: Final = 256
 # How far a runner's clock may be ahead and still be believed.
@@ -110,6 +111,11 @@ def clean_text(text: str) -> str:
 
 def clean_error(error: Error) -> Error:
     return Error(error.error_class, clean_text(error.type), clean_text(error.message))
+
+
+def clamp_target(target: str) -> str:
+    """The name of a target. One that could not be shown or stored counts as none."""
+    return target if len(target) <= TARGET_CHARACTERS_MAX and target.isprintable() else ""
 
 
 def clamp_cost(tokens: int) -> int:

@@ -111,7 +111,8 @@ def judge_failure(
             assert_never(error_class)
     retry_time = now + max(min(retry_after, SPAN_MAX), backoff(policy, max(failures, 1), random))
     if policy.budget and retry_time > first_time + policy.budget:
-        return FailureReason.MAX_RETRIES
+        is_of_circuit = error_class is ErrorClass.CIRCUIT_OPEN
+        return FailureReason.CIRCUIT_BREAKER if is_of_circuit else FailureReason.MAX_RETRIES
     return retry_time
 
 

@@ -5,7 +5,7 @@ event names and nothing else, so a fan-out of a thousand folds in linear time.
 
     Work      a piece of work, by its key. All attempts at it share it.
     Run       one attempt at a piece of work, or the one passing of a control node or a skipped node. Each has a row.
-    Wait      what a control node waits for.
+    Wait      what a control node waits for, or work that somebody else finishes.
     WorkLoop  a control node that has items: work with the key of the loop, and the iterations 1, 2, 3 and so on.
 
 The life of work that a runner does:
@@ -14,6 +14,12 @@ The life of work that a runner does:
                      ▲  ▲                 ├──RunFailed with a reason──► FAILED
                      │  └──lost, released─┤
                      └───BackoffEnded── BACKOFF ◄──RunFailed with a retry time
+
+Work that its module hands to somebody else goes from LIVE to WAITING by RunDeferred, and on from there as if it were
+LIVE, when it was answered (OutsideAnswered) or its time is over (WaitEnded).
+
+Work whose target must not be called now goes from READY or LIVE to HELD_BACK, and back to READY when the circuit of
+the target lets it through (circuits.py).
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
 BEGUN, and then to SUCCEEDED or FAILED. A loop is LOOPING while its items are under way, and BEGUN again when it has to
@@ -26,12 +32,13 @@ changes that reading makes, and no later answer depends on them.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop
 from typing import NamedTuple, TypeAlias, assert_never
 
+from services.coordinator.core.approvals import Approval
 from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
 from services.coordinator.core.retry import DEATH_PAUSE, DEFAULT_RETRY, RetryPolicy
@@ -58,6 +65,7 @@ class WorkState(Enum):
     BEGUN = "BEGUN"
     WAITING = "WAITING"
     LOOPING = "LOOPING"
+    HELD_BACK = "HELD_BACK"
     # It failed for good and is about to wait for a person.
     HELD = "HELD"
     SUCCEEDED = "SUCCEEDED"
@@ -92,6 +100,8 @@ class Work:
     dead_instances: tuple[str, ...] = ()
     # It was spared the charge for a death already, which happens once, and once more after it was rendered.
     was_spared: bool = False
+    # The node whose outcome let it begin, if it sees the state of one path alone.
+    begun_by: str | None = None
     # Counted against HAND_BACKS_MAX.
     hand_backs: int = 0
     # The instances that handed it back lately, each with the time before which it is not granted the work again.
@@ -215,6 +225,16 @@ class Wait:
     timer: int = 0
     # Set while a child is waited for.
     child: ChildExecution | None = None
+    # The signal that is waited for. Empty for the other kinds.
+    name: str = ""
+
+
+class KeptSignal(NamedTuple):
+    """A signal that no node has taken yet."""
+
+    signal: str
+    # JSON.
+    payload: bytes
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -247,6 +267,20 @@ class WorkLoop:
         return WorkKey(key.node, iteration, key.generation)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class CircuitHold:
+    """Work that waits for the circuit of its target, or was let through by it."""
+
+    work: Work
+    target: str
+    # The circuit is not expected to let the work through before.
+    until: Instant
+    # The order of the timer that ends the wait with a failure. 0: the wait is over, or lasts as long as it takes.
+    timer: int = 0
+    # It was let through with a permit of a half-open circuit, and its attempt has no outcome yet.
+    is_probe: bool = False
+
+
 class TimerKind(Enum):
     BACKOFF = "BACKOFF"
     WAIT = "WAIT"
@@ -256,12 +290,14 @@ class TimerKind(Enum):
     DEADLINE = "DEADLINE"
     # Runners that were told to stop are no longer waited for.
     ANSWER = "ANSWER"
+    # The retry budget of work that is held back is over.
+    GIVE_UP = "GIVE_UP"
 
 
 # These wait while the execution is paused.
 HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT)
 
-Subject: TypeAlias = Work | Run | Wait
+Subject: TypeAlias = Work | Run | Wait | CircuitHold
 
 
 class Timer(NamedTuple):
@@ -278,6 +314,34 @@ class Stop(NamedTuple):
 
     outcome: ExecutionState
     error: FinalError
+
+
+class Setting(NamedTuple):
+    """A key of the workflow's state has this value."""
+
+    value: bytes
+    # The node that set it.
+    node: str
+
+
+class Conflict(NamedTuple):
+    """Two nodes, none of which comes before the other, have set the key to different values."""
+
+    key: str
+    nodes: tuple[str, str]
+
+
+# What nodes have set, as it is seen from one place of the graph.
+Settings: TypeAlias = Mapping[str, Setting]
+
+
+class Compensation(NamedTuple):
+    """The execution ends as this once its work is undone."""
+
+    outcome: ExecutionState
+    error: FinalError
+    # For each compensation, but the last, the one that follows it.
+    next: Mapping[WorkKey, WorkKey]
 
 
 class PausedBy(NamedTuple):
@@ -348,12 +412,23 @@ class Execution:
     # Runs that a runner has, by number.
     live: dict[int, Run] = field(default_factory=dict)
     backoffs: dict[WorkKey, Work] = field(default_factory=dict)
+    # The workflow's state after nodes that change it, once it was asked for (`workflow_state.py`). It follows from the
+    # rest of the state, so it is no part of a comparison.
+    state_views: dict[WorkKey, Settings] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
     loops: dict[WorkKey, WorkLoop] = field(default_factory=dict)
     # Loops that have not started, because their config is in the output store.
     unread: dict[WorkKey, Work] = field(default_factory=dict)
     # Loops whose items are all done, and whose output has to be put into the output store.
     unstored: dict[WorkKey, WorkLoop] = field(default_factory=dict)
+    # Signals that came before a node waited for them, oldest first, by the sequence numbers of their events.
+    signals: dict[int, KeptSignal] = field(default_factory=dict)
+    # All that were ever requested, by the numbers of their runs.
+    approvals: dict[int, Approval] = field(default_factory=dict)
+    # Work that waits for the circuit of its target, in the order in which it began to wait; and work that was let
+    # through, whose target is known therefore.
+    held_back: dict[WorkKey, CircuitHold] = field(default_factory=dict)
+    let_through: dict[WorkKey, CircuitHold] = field(default_factory=dict)
     # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
     # empty when a decision is complete, but no control node begins while the execution is paused.
     to_begin: deque[Work] = field(default_factory=deque)
@@ -368,6 +443,9 @@ class Execution:
     # The answers to the newest commands of people, by message id, oldest first (`fold/answers.py`).
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     stop: Stop | None = None
+    # Work that has succeeded and can be undone, in the order in which it succeeded.
+    compensable: list[Work] = field(default_factory=list)
+    compensation: Compensation | None = None
     # By the number of the run.
     dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
@@ -391,17 +469,23 @@ class Execution:
         return self.final_state is not None
 
     @property
+    def is_ending(self) -> bool:
+        """What it ends as is decided. Before that runners stop, or finished work is undone."""
+        return self.stop is not None or self.compensation is not None
+
+    @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
         has_work = self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over
-        return bool(has_work or self.loops or self.unread)
+        return bool(has_work or self.loops or self.unread or self.held_back)
 
     @property
     def only_waits(self) -> bool:
         """No runner has any of its work or is wanted for it."""
         if self.live or self.unread or self.unstored:
             return False
-        return self.paused_by is not None or (not self.ready and bool(self.waits or self.backoffs))
+        has_waits = bool(self.waits or self.backoffs or self.held_back)
+        return self.paused_by is not None or (not self.ready and has_waits)
 
     @property
     def state(self) -> ExecutionState:
@@ -458,12 +542,15 @@ def is_stale(execution: Execution, timer: Timer) -> bool:
     if timer.subject is not None and timer.subject.timer != timer.order:
         return True
     match timer.kind:
-        case TimerKind.BACKOFF | TimerKind.WAIT:
+        case TimerKind.BACKOFF | TimerKind.WAIT | TimerKind.GIVE_UP:
             return False
-        case TimerKind.BACKSTOP | TimerKind.DEADLINE:
+        case TimerKind.BACKSTOP:
             return execution.stop is not None
+        case TimerKind.DEADLINE:
+            return execution.stop is not None or execution.compensation is not None
         case TimerKind.ANSWER:
-            return not execution.live
+            # The runs of a compensation were not told to stop.
+            return execution.stop is None or not execution.live
         case _:
             assert_never(timer.kind)
 
@@ -480,19 +567,37 @@ def unsettled(execution: Execution) -> list[str]:
 
 
 class Summary(NamedTuple):
-    """Every node of the graph by id, in exactly one of the four."""
+    """Every node of the graph of a final execution by id, in exactly one of the first five."""
 
     succeeded: tuple[str, ...]
     failed: tuple[str, ...]
     skipped: tuple[str, ...]
-    # Held up by a failure, never begun, or stopped because the execution ended.
+    # Held up by a failure that nothing handled.
     blocked: tuple[str, ...]
+    # Stopped or never begun, because the execution was ended first.
+    cancelled: tuple[str, ...]
+    # Of those that succeeded: the ones that were undone, and the ones whose compensation failed.
+    compensated: tuple[str, ...]
+    not_compensated: tuple[str, ...]
 
 
 def summary(execution: Execution) -> Summary:
-    ids: dict[WorkState, list[str]] = {state: [] for state in SETTLED}
+    ids: dict[WorkState, list[str]] = {state: [] for state in (*SETTLED, WorkState.CANCELLED)}
     for node in execution.definition.graph:
         work = execution.current.get(node.id)
-        state = WorkState.BLOCKED if work is None or work.state not in SETTLED else work.state
+        state = WorkState.CANCELLED if work is None or work.state not in SETTLED else work.state
         ids[state].append(node.id)
-    return Summary(*map(tuple, ids.values()))
+    succeeded, failed, skipped, blocked, cancelled = map(tuple, ids.values())
+    compensated, not_compensated = _compensated(execution) if execution.compensation is not None else ((), ())
+    return Summary(succeeded, failed, skipped, blocked, cancelled, compensated, not_compensated)
+
+
+def _compensated(execution: Execution) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The nodes that were undone, and those that were not although they have a compensation."""
+    undone: list[str] = []
+    not_undone: list[str] = []
+    for node in execution.definition.graph:
+        work = execution.current.get(node.compensation.id) if node.compensation is not None else None
+        if work is not None:
+            (undone if work.state is WorkState.SUCCEEDED else not_undone).append(node.id)
+    return tuple(undone), tuple(not_undone)

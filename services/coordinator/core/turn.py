@@ -12,7 +12,7 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.graph import Outcome, judge
 from services.coordinator.core.loops import after_item
 from services.coordinator.core.retry import judge_failure
-from services.coordinator.core.state import Execution, Work, WorkState
+from services.coordinator.core.state import Execution, Run, Work, WorkState
 from services.coordinator.core.values import (
     SECOND,
     Error,
@@ -78,13 +78,16 @@ class Turn:
     def stop_if_fail_fast(self) -> None:
         """The workflow ends at the first failure that nobody handles."""
         execution = self.execution
-        if execution.stop is None and execution.definition.is_fail_fast and execution.first_failure is not None:
+        if execution.stop is not None or execution.compensation is not None:
+            return
+        if execution.definition.is_fail_fast and execution.first_failure is not None:
             self.order_stop(ExecutionState.FAILED, execution.first_failure)
 
     def order_stop(self, outcome: ExecutionState, error: FinalError, message_id: str = "", caller: str = "") -> None:
         execution, answer_by = self.execution, self.now + ANSWER_TERM
+        held_back = [hold.work for hold in execution.held_back.values()]
         held = [wait.work for wait in execution.waits.values() if wait.kind is ev.WaitKind.PERSON]
-        idle = (*execution.ready, *execution.backoffs.values(), *execution.to_begin, *held)
+        idle = (*execution.ready, *execution.backoffs.values(), *held_back, *execution.to_begin, *held)
         cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
         for wait in [wait for wait in execution.waits.values() if wait.kind is not ev.WaitKind.PERSON]:
@@ -102,8 +105,8 @@ class Turn:
 
     # Work that no runner has: it waits, succeeds or fails
 
-    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0) -> None:
-        self.emit(ev.WaitStarted(self.now, work.key, self.run_of(work), kind, due))
+    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0, name: str = "") -> None:
+        self.emit(ev.WaitStarted(self.now, work.key, self.run_of(work), kind, due, name))
 
     def succeed(self, work: Work, output: Value, branch: str = "") -> None:
         run, start_time = self.run_of(work), self._start_time_of(work)
@@ -116,6 +119,13 @@ class Turn:
         report = ReportOfEnd(self.run_of(work), 0, start_time=self._start_time_of(work), end_time=self.now)
         self.fail_run(work, report, Error(ErrorClass.PERMANENT, error_type, message))
 
+    def keep_cursor(self, run: Run, cursor: bytes) -> None:
+        """A run that ends has brought its last cursor along. The next attempt goes on from it."""
+        work = run.work
+        if cursor and cursor != work.cursor:
+            progress = run.progress, run.progress_message
+            self.emit(ev.RunProgressed(self.now, work.key, run.number, *progress, cursor))
+
     # A run failed: the work is tried again, or it failed too
 
     def fail_run(
@@ -127,9 +137,10 @@ class Turn:
         random: float = 0.0,
         retry_after: Span = 0,
         is_reported: bool = True,
-        is_quarantined: bool = False,
+        reason: FailureReason | None = None,
     ) -> None:
-        verdict = FailureReason.MANUAL if is_quarantined else self._verdict(work, error, random, retry_after)
+        """With a `reason` the work is not tried again, whatever its retry policy says."""
+        verdict = reason or self._verdict(work, error, random, retry_after)
         retry_time, reason = (0, verdict) if isinstance(verdict, FailureReason) else (verdict, None)
         error = results.clean_error(error)
         self.emit(

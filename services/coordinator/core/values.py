@@ -80,6 +80,8 @@ class FailureReason(StrEnum):
     MANUAL = "MANUAL"
     # The execution was already ending; whether it might have been tried again was never asked.
     STOPPED = "STOPPED"
+    # The circuit of its target was open until its retry budget was over.
+    CIRCUIT_BREAKER = "CIRCUIT_BREAKER"
 
 
 class DeadLetterResolution(StrEnum):
@@ -99,6 +101,23 @@ class ReleaseReason(StrEnum):
     WITHDRAWN = "WITHDRAWN"
     # The runner cannot do it (unknown module, no room).
     REFUSED = "REFUSED"
+
+
+class ApprovalChoice(StrEnum):
+    """What one person decides."""
+
+    APPROVE = "APPROVE"
+    REJECT = "REJECT"
+
+
+class ApprovalState(StrEnum):
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    # Nobody decided in time. The node says what follows.
+    EXPIRED = "EXPIRED"
+    # The execution ended first.
+    CANCELLED = "CANCELLED"
 
 
 @dataclass(slots=True, frozen=True)

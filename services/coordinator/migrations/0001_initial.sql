@@ -1,6 +1,6 @@
 -- The tables of the coordinator: the journal, which is the truth, its projections, and the runners that are connected.
 --
--- The three big tables are partitioned by the time inside their UUIDv7 key, one partition a month, so that retention
+-- The four big tables are partitioned by the time inside their UUIDv7 key, one partition a month, so that retention
 -- only drops partitions. A loop makes them ahead. Rows without one go to the default partition, which is empty in a
 -- healthy system. No column that changes has an index; together with the fill factor this keeps updates in their page.
 
@@ -104,6 +104,31 @@ CREATE TABLE runs (
     PRIMARY KEY (execution_id, number)
 ) PARTITION BY RANGE (execution_id);
 
+-- What people are asked to decide. The id of an approval is that of its run. A projection of the journal, like the rows
+-- of runs.
+CREATE TABLE approvals (
+    execution_id uuid NOT NULL,
+    number integer NOT NULL,
+    -- The number of keys that have to approve.
+    required integer NOT NULL,
+    create_time timestamptz NOT NULL,
+    expire_time timestamptz,
+    state text NOT NULL,
+    workspace text NOT NULL,
+    workflow text NOT NULL,
+    node text NOT NULL,
+    title text NOT NULL,
+    -- A JSON Schema.
+    form bytea NOT NULL,
+    -- Titles of keys, and roles like "role:ADMIN".
+    assignees jsonb NOT NULL,
+    decisions jsonb NOT NULL,
+    PRIMARY KEY (execution_id, number)
+) PARTITION BY RANGE (execution_id);
+
+-- This index serves the lists of a workspace, newest execution first. None of its columns ever changes.
+CREATE INDEX approvals_workspace ON approvals (workspace, execution_id, number);
+
 -- Runs that failed for good with nobody to handle it. The journal says the same; this is what people list.
 CREATE TABLE dead_letters (
     execution_id uuid NOT NULL,
@@ -137,13 +162,14 @@ CREATE INDEX dead_letters_age ON dead_letters USING brin (quarantine_time);
 CREATE TABLE journal_default PARTITION OF journal DEFAULT;
 CREATE TABLE executions_default PARTITION OF executions DEFAULT WITH (fillfactor = 70);
 CREATE TABLE runs_default PARTITION OF runs DEFAULT WITH (fillfactor = 70);
+CREATE TABLE approvals_default PARTITION OF approvals DEFAULT WITH (fillfactor = 70);
 
 -- The smallest UUIDv7 of an instant: 48 bits of milliseconds, then zeros.
 CREATE FUNCTION uuid_floor(instant timestamptz) RETURNS uuid
     LANGUAGE sql STABLE
     RETURN rpad(lpad(to_hex((extract(epoch FROM instant) * 1000)::bigint), 12, '0'), 32, '0')::uuid;
 
--- Makes the partitions of all three tables for the month of `instant`. False: they are there already.
+-- Makes the partitions of all four tables for the month of `instant`. False: they are there already.
 CREATE FUNCTION make_partitions(instant timestamptz) RETURNS boolean
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -157,7 +183,7 @@ BEGIN
     IF to_regclass('coordinator.journal_' || suffix) IS NOT NULL THEN
         RETURN false;
     END IF;
-    FOREACH parent IN ARRAY ARRAY['journal', 'executions', 'runs'] LOOP
+    FOREACH parent IN ARRAY ARRAY['journal', 'executions', 'runs', 'approvals'] LOOP
         EXECUTE format(
             'CREATE TABLE coordinator.%I PARTITION OF coordinator.%I FOR VALUES FROM (%L) TO (%L) WITH (%s)',
             parent || '_' || suffix, parent,
@@ -175,7 +201,8 @@ DECLARE
     found bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '500ms', true);
-    LOCK TABLE coordinator.executions, coordinator.journal, coordinator.runs IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE coordinator.executions, coordinator.journal, coordinator.runs, coordinator.approvals
+        IN ACCESS EXCLUSIVE MODE;
     IF to_regclass('coordinator.executions_' || month) IS NULL THEN
         RETURN false;
     END IF;
@@ -183,8 +210,8 @@ BEGIN
     IF found <> executions_seen THEN
         RETURN false;
     END IF;
-    EXECUTE format('DROP TABLE coordinator.%I, coordinator.%I, coordinator.%I',
-                   'executions_' || month, 'journal_' || month, 'runs_' || month);
+    EXECUTE format('DROP TABLE coordinator.%I, coordinator.%I, coordinator.%I, coordinator.%I',
+                   'executions_' || month, 'journal_' || month, 'runs_' || month, 'approvals_' || month);
     RETURN true;
 END $$;
 
@@ -204,4 +231,28 @@ CREATE TABLE runner_sessions (
     open_time timestamptz NOT NULL,
     suspect_time timestamptz,
     ended_time timestamptz
+) WITH (fillfactor = 50);
+
+-- The circuit breakers, one for each target of a workspace that has failed lately (core/circuits.py explains them). A
+-- target without a row counts as closed. Coordinators visit a row some times a second while its target is called.
+CREATE TABLE circuits (
+    workspace text NOT NULL,
+    -- "<module> <name>".
+    target text NOT NULL,
+    state text NOT NULL DEFAULT 'CLOSED' CHECK (state IN ('CLOSED', 'OPEN', 'HALF_OPEN')),
+    -- It rises whenever the circuit opens or is reset by hand.
+    generation bigint NOT NULL DEFAULT 0,
+    openings integer NOT NULL DEFAULT 0,
+    probes_answered integer NOT NULL DEFAULT 0,
+    -- The outcomes of the last slots: the number of the newest slot, then answers and failures, newest first.
+    outcomes jsonb NOT NULL DEFAULT '[]',
+    -- Pairs of a piece of work and the time (µs since 1970) at which its permit ends.
+    permits jsonb NOT NULL DEFAULT '[]',
+    -- For each coordinator, how much work it has seen waiting, and until when (µs since 1970) that counts.
+    waiting jsonb NOT NULL DEFAULT '[]',
+    open_time timestamptz,
+    -- When the target may be probed. It is set while the circuit is open.
+    retry_time timestamptz,
+    last_failure_time timestamptz,
+    PRIMARY KEY (workspace, target)
 ) WITH (fillfactor = 50);

@@ -18,6 +18,7 @@ from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
 from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.coordinator.app.ports import DefinitionRefused, Version
@@ -26,6 +27,7 @@ from services.coordinator.core.effect_keys import EffectKeys
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2 as pb
 from windlass.catalog.v1.catalog_pb2_grpc import CatalogServiceStub
+from windlass.coordinator.v1.sessions_pb2 import RunGrant
 
 log = logger(__name__)
 
@@ -33,6 +35,8 @@ Answer = TypeVar("Answer")
 _ROLES: Final[Mapping[int, str]] = {number: name for name, number in Role.items()}
 _NO_KEY: Final = "API_KEY_NOT_FOUND"
 _NO_VERSION: Final = "VERSION_NOT_FOUND"
+# Api checks the tokens under the same purpose: the field in which they go out.
+_COMPLETION: Final = RunGrant.DESCRIPTOR.fields_by_name["completion_token"].full_name
 _VERSIONS_MAX: Final = 5_000
 KEYS_MAX: Final = 10_000
 # After this time a revoked key opens no session any more, and its open sessions are ended.
@@ -110,7 +114,9 @@ class CatalogDefinitions:
             log.exception("a definition cannot be compiled", version_id=version_id)
             message = "this version's definition is damaged, or newer than the coordinator"
             raise DefinitionRefused("DEFINITION_CORRUPT", message, is_permanent=False) from failure
-        version = self._versions[version_id] = Version(definition, EffectKeys(found.effect_secret))
+        secret = found.effect_secret
+        version = Version(definition, EffectKeys(secret), NamedTokens(secret, _COMPLETION))
+        self._versions[version_id] = version
         while len(self._versions) > _VERSIONS_MAX:
             self._versions.popitem(last=False)
         return version

@@ -9,6 +9,7 @@ from services.chassis.identity.callers import Rule, runners, services
 from services.chassis.lease.frames import HEARD_ITEMS_MAX
 
 _READS: Final = "/windlass.coordinator.v1.ReadService"
+_CIRCUITS: Final = "/windlass.coordinator.v1.CircuitService"
 _DEAD_LETTERS: Final = "/windlass.coordinator.v1.DeadLetterReadService"
 _OUTPUTS: Final = "/windlass.coordinator.v1.RunnerOutputs"
 # 64 MiB at 2 Mbit/s.
@@ -22,6 +23,10 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_OUTPUTS}/UploadOutput": (runners() | services("runner")).within(_TRANSFER_SECONDS),
     f"{_OUTPUTS}/DownloadOutput": (runners() | services("runner")).within(_TRANSFER_SECONDS),
     "/windlass.coordinator.v1.WatchService/Watch": services("api").within(None),
+    f"{_CIRCUITS}/ListCircuits": services("api"),
+    f"{_CIRCUITS}/GetCircuit": services("api"),
+    f"{_CIRCUITS}/ResetCircuit": services("api"),
+    f"{_CIRCUITS}/OpenCircuit": services("api"),
     f"{_READS}/GetExecutions": services("api"),
     f"{_READS}/ListExecutions": services("api"),
     f"{_READS}/ListRuns": services("api"),
@@ -32,6 +37,10 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_DEAD_LETTERS}/ListDeadLetterGroups": services("api"),
     f"{_DEAD_LETTERS}/GetDeadLetter": services("api"),
     f"{_READS}/FindAnswer": services("api"),
+    f"{_READS}/GetPastExecution": services("api"),
+    f"{_READS}/ExplainExecution": services("api"),
+    f"{_READS}/ListApprovals": services("api"),
+    f"{_READS}/GetApproval": services("api"),
     f"{_READS}/GetStartOrder": services("api"),
     f"{_READS}/ListModules": services("api"),
 }

@@ -19,6 +19,8 @@ from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
 from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished, ReopenedWork
+from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
+from services.coordinator.core.state import Execution, summary
 from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -40,6 +42,13 @@ def execution_record(row: Row) -> pb.ExecutionRecord:
     record = pb.ExecutionRecord()
     fill_execution(record, row)
     return record
+
+
+def past_record(execution: Execution) -> pb.ExecutionRecord:
+    """The execution as it was when this was its state."""
+    row: dict[str, Any] = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+    row["summary"] = summary(execution)._asdict()
+    return execution_record(row)
 
 
 def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
@@ -99,6 +108,24 @@ def run_record(row: Row) -> pb.RunRecord:
         put_micros(run.duration, max(0, row["end_time"] - row["start_time"]))
     # The run's own trace: every thousand runs begin a new one.
     run.trace_id = _trace_id(row["traceparent"] or row["execution_traceparent"])
+    return record
+
+
+def approval_record(row: Row) -> pb.ApprovalRecord:
+    record = pb.ApprovalRecord(workspace=row["workspace"], form=row["form"])
+    approval = record.approval
+    approval.execution_id, approval.id = row["execution_id"], f"{row['execution_id']}.{row['number']}"
+    approval.workflow, approval.node, approval.title = row["workflow"], row["node"], row["title"]
+    approval.assignees.extend(row["assignees"])
+    approval.required = row["required"]
+    approval.state = api.Approval.State.Value(row["state"])
+    for name in ("create_time", "expire_time"):
+        put_time(getattr(approval, name), row[name])
+    for made in row["decisions"]:
+        choice = api.Approval.Choice.Value(made["decision"])
+        shown = approval.decisions.add(caller=made["caller"], decision=choice, comment=made["comment"])
+        put_time(shown.time, made["time"])
+        record.decision_forms.append(orjson.dumps(made["form"]))
     return record
 
 
@@ -165,6 +192,8 @@ def _plain(name: str, value: Any) -> Any:
             return [_reopened(work) for work in value]
         case tuple() if name == "labels":
             return dict(value)
+        case tuple() if name == "works":
+            return [key.node for key in value]
         case _ if is_dataclass(value):
             return _object(value)
         case _:

@@ -6,30 +6,39 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
-from services.coordinator.app.ports import Row, RunPage, Standing
+from services.coordinator.app.explainer import Explainer
+from services.coordinator.app.journal_walks import JournalWalks
+from services.coordinator.app.ports import Row, RunName, RunPage, Standing, StoredEvents
 from services.coordinator.core.events import Event
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
-from services.coordinator.rpc.public_executions import event_record, execution_record, run_record
+from services.coordinator.rpc.explanations import explanation_of
+from services.coordinator.rpc.public_executions import (
+    approval_record,
+    event_record,
+    execution_record,
+    past_record,
+    run_record,
+)
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer
 
 _IDS_MAX: Final = 1_000
 _LIMIT_MAX: Final = 1_000
+# A list of events ends where their details reach this size. An output of up to 256 KiB is part of its event.
+_EVENT_BYTES: Final = 2 * 1024 * 1024
 
 
-class Reads(Protocol):
+class Reads(StoredEvents, Protocol):
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
+    async def running_nodes(self, execution_ids: Sequence[str]) -> Mapping[str, Sequence[str]]: ...
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
     async def list_executions(self, request: pb.ListExecutionsRequest) -> list[Row]: ...
+    async def list_approvals(self, request: pb.ListApprovalsRequest, after: tuple[str, int]) -> list[Row]: ...
+    async def approvals(self, names: Sequence[RunName]) -> list[Row]: ...
     async def runs(
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
-    async def events(
-        self, execution_id: str, *, after_seq: int, limit: int
-    ) -> Iterable[tuple[str, int, int, Event | object]]:
-        """Execution id, sequence number, epoch and event."""
-        ...
 
     async def start_order(self, execution_id: str) -> bytes | None: ...
     async def appends_with(
@@ -43,8 +52,12 @@ class ReadServicer(ReadServiceServicer):
         reads: Reads,
         modules: Callable[[str], tuple[Iterable[str], Iterable[str]]],
         run_output: Callable[[str, str], AsyncIterator[bytes]],
+        walks: JournalWalks,
+        explainer: Explainer,
     ) -> None:
         self._reads = reads
+        self._walks = walks
+        self._explainer = explainer
         self._modules = modules
         self._run_output = run_output
 
@@ -53,7 +66,13 @@ class ReadServicer(ReadServiceServicer):
             raise Refusal("INVALID_REQUEST", f"a request has at most {_IDS_MAX} ids")
         ids = [each for each in request.execution_ids if is_execution_id(each)]
         rows = await self._reads.executions(ids) if ids else []
-        return pb.GetExecutionsResponse(executions=[execution_record(row) for row in rows])
+        return pb.GetExecutionsResponse(executions=[execution_record(row) for row in await self._with_running(rows)])
+
+    async def _with_running(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows, each of which has a summary: an execution that goes on names its running nodes."""
+        going = [row["execution_id"] for row in rows if row["summary"] is None]
+        running = await self._reads.running_nodes(going) if going else {}
+        return [{**row, "summary": row["summary"] or {"running": running.get(row["execution_id"], ())}} for row in rows]
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Any) -> pb.ListExecutionsResponse:
         _id(request.from_execution_id)
@@ -64,9 +83,37 @@ class ReadServicer(ReadServiceServicer):
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
         return pb.ListExecutionsResponse(executions=[execution_record(row) for row in rows])
 
+    async def ListApprovals(self, request: pb.ListApprovalsRequest, context: Any) -> pb.ListApprovalsResponse:
+        request.limit = _limit(request.limit)
+        try:
+            rows = await self._reads.list_approvals(request, split_run_id(request.after_approval_id))
+        except ValueError as fault:
+            raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
+        return pb.ListApprovalsResponse(approvals=[approval_record(row) for row in rows])
+
+    async def GetApproval(self, request: pb.GetApprovalRequest, context: Any) -> pb.GetApprovalResponse:
+        name = split_run_id(request.approval_id)
+        rows = await self._reads.approvals([name]) if name[1] else []
+        return pb.GetApprovalResponse(approval=approval_record(rows[0]) if rows else None)
+
     async def ListModules(self, request: pb.ListModulesRequest, context: Any) -> pb.ListModulesResponse:
         modules, rendering = self._modules(request.workspace)
         return pb.ListModulesResponse(modules=sorted(modules), rendering=sorted(rendering))
+
+    async def GetPastExecution(self, request: pb.GetPastExecutionRequest, context: Any) -> pb.GetPastExecutionResponse:
+        row = await self._row(request.execution_id)
+        past = None if row is None else await self._walks.state(row, max(1, request.as_of_seq))
+        return pb.GetPastExecutionResponse(execution=None if past is None else past_record(past))
+
+    async def ExplainExecution(self, request: pb.ExplainExecutionRequest, context: Any) -> pb.ExplainExecutionResponse:
+        row = await self._row(request.execution_id)
+        if row is None:
+            return pb.ExplainExecutionResponse()
+        return pb.ExplainExecutionResponse(explanation=explanation_of(await self._explainer.explain(row)))
+
+    async def _row(self, execution_id: str) -> Row | None:
+        rows = await self._reads.executions([execution_id]) if is_execution_id(execution_id) else []
+        return rows[0] if rows else None
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         after_execution, after_number = split_run_id(request.after_run_id)
@@ -98,15 +145,13 @@ class ReadServicer(ReadServiceServicer):
             yield pb.ReadRunOutputResponse(data=part)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Any) -> pb.ListEventsResponse:
-        if not is_execution_id(request.execution_id):
-            return pb.ListEventsResponse()
-        rows = await self._reads.executions([request.execution_id])
-        if not rows:
+        row = await self._row(request.execution_id)
+        if row is None:
             return pb.ListEventsResponse()
         events = await self.event_records(
             request.execution_id, request.after_seq, request.as_of_seq, _limit(request.limit)
         )
-        return pb.ListEventsResponse(workspace=rows[0]["workspace"], events=events)
+        return pb.ListEventsResponse(workspace=row["workspace"], events=events)
 
     async def FindAnswer(self, request: pb.FindAnswerRequest, context: Any) -> pb.FindAnswerResponse:
         if not is_execution_id(request.execution_id) or not request.message_id:
@@ -125,16 +170,19 @@ class ReadServicer(ReadServiceServicer):
     async def event_records(
         self, execution_id: str, after_seq: int, as_of_seq: int, limit: int
     ) -> list[pb.EventRecord]:
-        """At most `limit` events after `after_seq`, up to `as_of_seq` unless that is 0."""
+        """At most `limit` events after `after_seq`, up to `as_of_seq` unless that is 0. Large ones are fewer, but at
+        least one."""
         records: list[pb.EventRecord] = []
+        room = _EVENT_BYTES
         for _, seq, epoch, event in await self._reads.events(execution_id, after_seq=after_seq, limit=limit):
-            if len(records) == limit or 0 < as_of_seq < seq:
+            if len(records) == limit or room <= 0 or 0 < as_of_seq < seq:
                 break
             if not isinstance(event, Event):
                 # A newer version wrote it, and the events after it depend on it.
                 break
             if seq > after_seq:
                 records.append(event_record(event, execution_id, seq, epoch))
+                room -= len(records[-1].details)
         return records
 
 

@@ -14,17 +14,28 @@ from services.coordinator.app.owned_execution import ReceivedProgress, ReceivedR
 from services.coordinator.core.commands import (
     Command,
     Release,
+    ReportDeferred,
     ReportFailure,
+    ReportHeldBack,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
 )
 from services.coordinator.core.effects import GrantRun
-from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, fault_of, is_cursor, release_reason
+from services.coordinator.core.inputs import seen_work
+from services.coordinator.core.results import (
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
+    clamp_target,
+    fault_of,
+    is_cursor,
+    release_reason,
+)
 from services.coordinator.core.run_ids import run_id, split_run_id
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
+from services.coordinator.core.workflow_state import seen_state
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 _CLASSES: Final[Mapping[int, ErrorClass]] = {
@@ -39,6 +50,8 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
 # The key of the input is the id of no node.
 INPUT_KEY: Final = "$input"
 _RUN_KEY: Final = "runs/"
+# The reason of a runner that hands a run back instead of calling a target whose circuit is open.
+CIRCUIT_OPEN: Final = "CIRCUIT_OPEN"
 # A grant has at most 4 MiB: everything but the data that templates see takes part of it, and so do the references.
 _DATA_BYTES_MAX: Final = 1024 * 1024
 _GRANT_BYTES_MAX: Final = 3 * 1024 * 1024
@@ -50,7 +63,15 @@ def run_of_key(key: str) -> int:
     return int(number) if number != key and number.isascii() and number.isdigit() and len(number) < 10 else 0
 
 
-def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int, now: Instant) -> Grant:
+def run_grant(
+    execution: Execution,
+    effect: GrantRun,
+    key: str,
+    completion_token: str,
+    places_max: int,
+    now: Instant,
+    open_targets: Sequence[str] = (),
+) -> Grant:
     run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
     message.execution_id = execution.execution_id
@@ -62,24 +83,30 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, places_max: int,
     message.render_all = run.is_rendering
     _put_documents(message, work)
     message.effect_key, message.traceparent = key, run.traceparent
+    if completion_token:
+        message.completion_token = completion_token
     message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
     message.places_max = places_max
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if work.is_templated:
         # Only templates read these.
-        message.state = execution.definition.initial_state
+        message.state = seen_state(execution, node)
         if effect.item is not None:
             message.item = effect.item
         if node.until and not run.is_rendering:
             message.until = node.until
-        _put_data(message, execution, effect.outputs)
+        if effect.without_output or node.reads_execution or node.undoes:
+            _put_facts(message, execution, effect)
+        _put_data(message, execution, work, effect.outputs)
     if node.timeout and not run.is_rendering:
         put_micros(message.timeout, node.timeout)
-    if execution.deadline:
+    if execution.deadline and not node.undoes:
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
         put_micros(message.execution_left, max(0, execution.deadline - now))
+    if open_targets:
+        message.open_targets.extend(open_targets)
     return Grant(lease_id, run.epoch, message)
 
 
@@ -107,8 +134,25 @@ def _put_overrides(message: pb.RunGrant, work: Work) -> None:
         message.inputs = orjson.dumps(orjson.loads(work.node.inputs) | orjson.loads(work.overrides))
 
 
-def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tuple[str, Value]]) -> None:
-    """The input and the outputs. The largest are left to be fetched if all of them would make the grant too large."""
+def _put_facts(message: pb.RunGrant, execution: Execution, effect: GrantRun) -> None:
+    for other in effect.without_output:
+        shown = message.without_output[other.id]
+        shown.state = other.state
+        if other.error is not None:
+            shown.error_type, shown.error_message = other.error.type, other.error.message
+    node = effect.run.work.node
+    if node.undoes and execution.compensation is not None:
+        error = execution.compensation.error
+        shown_error = message.execution_error
+        shown_error.node, shown_error.type, shown_error.message = error.node, error.type, error.message
+    if node.reads_execution:
+        message.workflow_version = execution.origin.version
+        put_micros(message.execution_create_time, execution.origin.create_time)
+
+
+def _put_data(message: pb.RunGrant, execution: Execution, reader: Work, outputs: Sequence[tuple[str, Value]]) -> None:
+    """The input and the outputs that this work sees. The largest are left to be fetched if all of them would make the
+    grant too large."""
     input_ = execution.origin.input
     sizes = {name: len(value) for name, value in outputs if isinstance(value, bytes)} | {INPUT_KEY: len(input_)}
     left_out = _left_out(message, sizes)
@@ -117,9 +161,9 @@ def _put_data(message: pb.RunGrant, execution: Execution, outputs: Sequence[tupl
     else:
         message.execution_input = input_
     for name, value in outputs:
-        run = execution.current[name].run
-        if name in left_out and run is not None:
-            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{run.number}", "", sizes[name]))
+        source = seen_work(execution, reader, name) if name in left_out else None
+        if source is not None and source.run is not None:
+            fill_ref(message.outputs[name].ref, OutputRef(f"{_RUN_KEY}{source.run.number}", "", sizes[name]))
         else:
             fill_output(message.outputs[name], value)
 
@@ -173,16 +217,18 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
         # An unknown class counts as transient, which loses the least.
         error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
         error = Error(error_class, failed.type[:ERROR_TYPE_MAX], failed.message[:ERROR_MESSAGE_MAX])
-        return _failure(report, number, error, micros_of(failed.retry_after))
+        return _failure(report, number, error, micros_of(failed.retry_after), _usable(failed.cursor))
     if outcome == "released":
         reason = release_reason(report.released.reason)
-        may_have_begun, cursor = report.released.may_have_begun, report.released.cursor
-        # An unusable cursor must not replace a usable one.
-        cursor = cursor if is_cursor(cursor) else b""
+        may_have_begun, cursor = report.released.may_have_begun, _usable(report.released.cursor)
+        if report.released.reason == CIRCUIT_OPEN and (target := clamp_target(report.target)):
+            return ReportHeldBack(number, epoch, target, instance_id=instance_id)
         return Release(number, epoch, reason, may_have_begun, cursor, instance_id=instance_id)
     if outcome == "stopped":
         start, end = micros_of(report.start_time), micros_of(report.end_time)
         return ReportStopped(number, epoch, start_time=start, end_time=end, instance_id=instance_id)
+    if outcome == "deferred":
+        return ReportDeferred(number, epoch, **_facts(report))
     return None
 
 
@@ -194,10 +240,21 @@ def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure
     return ReportSuccess(number, report.head.epoch, output=output, branch=done.branch, **_facts(report))
 
 
-def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span) -> ReportFailure:
+def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span, cursor: bytes = b"") -> ReportFailure:
     return ReportFailure(
-        number, report.head.epoch, error=error, random=random.random(), retry_after=retry_after, **_facts(report)
+        number,
+        report.head.epoch,
+        error=error,
+        random=random.random(),
+        retry_after=retry_after,
+        cursor=cursor,
+        **_facts(report),
     )
+
+
+def _usable(cursor: bytes) -> bytes:
+    """The cursor, or nothing: an unusable one must not replace a usable one."""
+    return cursor if is_cursor(cursor) else b""
 
 
 def _facts(report: pb.RunReport) -> dict[str, Any]:
@@ -208,6 +265,7 @@ def _facts(report: pb.RunReport) -> dict[str, Any]:
         "inputs_hash": report.inputs_hash,
         "config_hash": report.config_hash,
         "cost_tokens": report.cost_tokens,
+        "target": clamp_target(report.target) if report.target else "",
         "instance_id": report.head.instance_id,
     }
 

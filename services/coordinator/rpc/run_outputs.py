@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from services.chassis.blobs import PIECE_BYTES, BlobMissing, BlobTooLarge, DirectoryBlobs, month_of
 from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.shares import Shares
 from services.chassis.identity.callers import Identity, caller
 from services.coordinator.app.ports import RunName, RunOutput, RunStanding
 from services.coordinator.core.run_ids import split_run_id
@@ -24,7 +25,7 @@ from windlass.coordinator.v1.sessions_pb2_grpc import RunnerOutputsServicer
 # The largest output of a run, as our own runner has it.
 OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
 _PART_BYTES_MAX: Final = 1024 * 1024
-# Each transfer may hold a file and some parts of it.
+# Each transfer may hold a file and some parts of it. A workspace alone gets half of them, however many keys it has.
 _TRANSFERS_MAX: Final = 64
 _KEY_TRANSFERS_MAX: Final = 8
 
@@ -44,14 +45,15 @@ class RunOutputsServicer(RunnerOutputsServicer):
     def __init__(self, reads: OutputReads, blobs: DirectoryBlobs) -> None:
         self._reads = reads
         self._blobs = blobs
+        self._shares = Shares(_TRANSFERS_MAX)
         self._transfers: Counter[Identity] = Counter()
 
     async def UploadOutput(self, request_iterator: Any, context: Any) -> pb.UploadOutputResponse:
+        requests = aiter(request_iterator)
+        first = await anext(requests, None)
+        if first is None or first.WhichOneof("part") != "run":
+            raise Refusal("INVALID_REQUEST", "the first message names the run, and nothing else")
         with self._transfer():
-            requests = aiter(request_iterator)
-            first = await anext(requests, None)
-            if first is None or first.WhichOneof("part") != "run":
-                raise Refusal("INVALID_REQUEST", "the first message names the run, and nothing else")
             execution_id, workspace = await self._held(first.run)
             month = month_of(execution_id)
             try:
@@ -83,7 +85,7 @@ class RunOutputsServicer(RunnerOutputsServicer):
     @contextmanager
     def _transfer(self) -> Iterator[None]:
         who = caller()
-        if self._transfers[who] >= _KEY_TRANSFERS_MAX or self._transfers.total() >= _TRANSFERS_MAX:
+        if self._transfers[who] >= _KEY_TRANSFERS_MAX or not self._shares.take(who.tenant):
             raise Refusal(
                 "TRANSFERS_EXCEEDED", "too many outputs are on their way; try again in a moment", retry_after=1
             )
@@ -91,6 +93,7 @@ class RunOutputsServicer(RunnerOutputsServicer):
         try:
             yield
         finally:
+            self._shares.give_back(who.tenant)
             self._transfers[who] -= 1
             if not self._transfers[who]:
                 del self._transfers[who]

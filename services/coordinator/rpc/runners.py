@@ -25,6 +25,7 @@ from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import RunStanding, RunStandings
 from services.coordinator.app.runner_scope import RunnerScope
 from services.coordinator.core.run_ids import split_run_id
+from services.coordinator.core.state import Work
 from services.coordinator.rpc.run_messages import received_progress, received_report
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer
@@ -55,6 +56,21 @@ class SessionRunners:
         scopes = [session.data for session in self.registry.sessions if session.data.serves(workspace)]
         rendering = {module for scope in scopes if not scope.wants_rendered for module in scope.modules}
         return rendering.union(*(scope.modules for scope in scopes)), rendering
+
+    def why_none_takes(self, workspace: str, work: Work) -> str:
+        """Why no runner has been given this ready work."""
+        node = work.node
+        module, labels = node.runner_module, dict(node.runner_labels)
+        scopes = [session.data for session in self.registry.sessions if session.data.serves(workspace)]
+        if not scopes:
+            return "no runner that serves the workspace is connected"
+        scopes = [scope for scope in scopes if module in scope.modules]
+        if not scopes:
+            return f"no runner that is connected does {module}"
+        scopes = [scope for scope in scopes if scope.labels.issuperset(labels.items())]
+        if not scopes:
+            return f"no runner that does {module} has the labels {', '.join(map('='.join, labels.items()))}"
+        return f"all places of the {len(scopes)} runners that can do it are taken"
 
     # ── SessionOwner ─────────────────────────────────────────────────────────────────────────────────────────────
 

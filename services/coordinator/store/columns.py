@@ -62,18 +62,19 @@ class Labels(Array):
 
 _KINDS: Final[dict[type[Array], str]] = {
     Uuids: "execution_id",
-    Ints: "last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt attempts",
+    Ints: "last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt attempts"
+    " required",
     BigInts: "epoch fence_epoch cost_tokens output_bytes",
     Floats: "progress",
     Bools: "is_taken_back",
-    Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time"
+    Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time expire_time"
     " quarantine_time resolve_time",
-    Bytes: "events input output inputs_hash config_hash",
+    Bytes: "events input output inputs_hash config_hash form",
     Labels: "labels",
 }
 _KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # These are text on the wire, but not in the table.
-_CASTS: Final = {"labels": "jsonb", "summary": "jsonb"}
+_CASTS: Final = dict.fromkeys(("labels", "summary", "assignees", "decisions"), "jsonb")
 
 
 def kind_of(column: str) -> type[Array]:

@@ -30,14 +30,14 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from services.coordinator.app.ports import DeadLetterPlace
 from services.coordinator.core.projection import DEAD_LETTER_COLUMNS
-from services.coordinator.store.conditions import FilterFields, holds
+from services.coordinator.store.conditions import Filtered
 from services.coordinator.store.tables import dead_letters, runs
 from windlass.coordinator.v1.reads_pb2 import Condition
 
 READ: Final = (*DEAD_LETTER_COLUMNS, "requeued_run")
 GROUPED: Final = ("count", "first_time", "last_time", "workflows")
 
-_FIELDS: Final = FilterFields(
+_FILTERED: Final = Filtered(
     {
         **{
             name: dead_letters.c[name]
@@ -48,7 +48,7 @@ _FIELDS: Final = FilterFields(
         "error.message": dead_letters.c.error_message,
         "error.fingerprint": dead_letters.c.error_fingerprint,
     },
-    {"reviewer": ""},
+    nothing={"reviewer": ""},
 )
 # The first run of the work after a person had it done again.
 _REQUEUED_RUN: Final = case(
@@ -134,4 +134,4 @@ def groups(workspace: str, conditions: Sequence[Condition], limit: int) -> Selec
 
 
 def _of(workspace: str, conditions: Sequence[Condition]) -> list[ColumnElement[bool]]:
-    return [dead_letters.c.workspace == workspace, *(holds(condition, _FIELDS) for condition in conditions)]
+    return [dead_letters.c.workspace == workspace, *(_FILTERED.holds(condition) for condition in conditions)]

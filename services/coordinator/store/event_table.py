@@ -137,6 +137,10 @@ def _read_labels(labels: Any) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
+def _write_texts(to: Any, texts: tuple[str, ...]) -> None:
+    to.extend(texts)
+
+
 def _message(write: Write, read: Callable[[Any], Any]) -> Form:
     return Form(
         lambda message, name, value: write(getattr(message, name), value),
@@ -172,6 +176,7 @@ _VALUE: Final = _message(_write_value, _read_value)
 # The forms by the types of fields. Instants and spans are numbers, in µs.
 FORMS: Final[dict[Any, Form]] = {
     **dict.fromkeys((bool, int, float, str, bytes), Form()),
+    tuple[str, ...]: _message(_write_texts, tuple),
     values.WorkKey: _message(_write_key, _read_key),
     tuple[values.WorkKey, ...]: _message(_write_keys, _read_keys),
     ev.Consequences: _message(_write_consequences, _read_consequences),
@@ -186,6 +191,8 @@ FORMS: Final[dict[Any, Form]] = {
     values.DeadLetterResolution: _enum(values.DeadLetterResolution, pb.DeadLetterResolution),
     ev.WaitKind: _enum(ev.WaitKind, pb.WaitKind),
     ev.WaitOutcome: _enum(ev.WaitOutcome, pb.WaitOutcome),
+    values.ApprovalChoice: _enum(values.ApprovalChoice, pb.ApprovalChoice),
+    values.ApprovalState | None: _enum(values.ApprovalState, pb.ApprovalState),
 }
 _FAILURE: Final = _nested(values.FinalError)
 FORMS[values.FinalError] = _FAILURE

@@ -1,4 +1,4 @@
-"""The monthly partitions of journal, executions and runs.
+"""The monthly partitions of journal, executions, runs and approvals.
 
 Months whose executions have all ended long ago are dropped. An execution belongs to the month in which it was created,
 so one that sleeps for a year keeps its month. Rows without a partition of their month are deleted one by one.
@@ -45,6 +45,8 @@ WITH old AS MATERIALIZED (
   DELETE FROM journal_default j USING old WHERE j.execution_id = old.execution_id
 ), attempts AS (
   DELETE FROM runs_default r USING old WHERE r.execution_id = old.execution_id
+), asked AS (
+  DELETE FROM approvals_default a USING old WHERE a.execution_id = old.execution_id
 )
 DELETE FROM executions_default e USING old WHERE e.execution_id = old.execution_id
 """

@@ -12,11 +12,11 @@ from typing import Any, Final
 from services.chassis.postgres.database import Database
 from services.coordinator.app.ports import DeadLetterPlace, Row, RunName, RunOutput, RunPage, RunStanding, Standing
 from services.coordinator.core.events import ExecutionStarted
-from services.coordinator.core.projection import EXECUTION_COLUMNS
+from services.coordinator.core.projection import APPROVAL_COLUMNS, EXECUTION_COLUMNS
 from services.coordinator.core.values import OutputRef
 from services.coordinator.store.codec import Stored, start_order, unseal
 from services.coordinator.store.columns import selected, uuid_array
-from windlass.coordinator.v1.reads_pb2 import Condition, ListExecutionsRequest
+from windlass.coordinator.v1.reads_pb2 import Condition, ListApprovalsRequest, ListExecutionsRequest
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
@@ -43,18 +43,37 @@ _RUN_OUTPUT: Final = """
 SELECT e.workspace, r.state, r.output, r.output_key, r.output_sha256, r.output_bytes
 FROM runs r JOIN executions e USING (execution_id) WHERE r.execution_id = %s AND r.number = %s
 """
+# A node has one row under way at most, except the items of a loop.
+_RUNNING: Final = """
+SELECT asked.execution_id::text, running.node
+FROM unnest(%s::uuid[]) AS asked (execution_id), LATERAL (
+    SELECT DISTINCT r.node FROM runs r
+    WHERE r.execution_id = asked.execution_id AND r.state IN ('LEASED', 'RUNNING') ORDER BY r.node LIMIT %s
+) running
+"""
+_RUNNING_MAX: Final = 100
 _STORED_OUTPUT: Final = """
 SELECT output_key, output_sha256, output_bytes FROM runs WHERE execution_id = %s AND output_key = %s LIMIT 1
 """
+_APPROVALS: Final = f"""
+SELECT {selected("a", APPROVAL_COLUMNS)} FROM approvals a
+JOIN unnest(%s::uuid[], %s::int4[]) WITH ORDINALITY AS asked (execution_id, number, place) USING (execution_id, number)
+ORDER BY asked.place
+"""
 _INPUT: Final = "SELECT input FROM executions WHERE execution_id = %s"
-# A page of runs ends where its outputs reach this size: half of what a client receives in one message by default.
+# A page of runs, or of events, ends where its outputs reach this size: half of what a client receives in one message by
+# default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
 # This is for callers that would take a short page for the last one.
 _UNCUT_BYTES: Final = 2**62
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-# Rows of the journal that end after an event. Each holds at least one event.
+# Rows of the journal that end after an event. Each holds at least one event. PostgreSQL knows their lengths without
+# reading them.
 _JOURNAL: Final = """
-SELECT events FROM journal WHERE execution_id = %s AND last_seq > %s ORDER BY last_seq LIMIT %s
+SELECT events FROM (
+  SELECT events, last_seq, sum(octet_length(events)) OVER (ORDER BY last_seq) - octet_length(events) AS bytes_before
+  FROM journal WHERE execution_id = %s AND last_seq > %s ORDER BY last_seq LIMIT %s
+) page WHERE bytes_before < %s ORDER BY last_seq
 """
 
 
@@ -71,6 +90,13 @@ class PostgresReads:
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]:
         rows = await self._database.fetch(_EXECUTIONS, (uuid_array(execution_ids),))
         return [dict(zip(EXECUTION_READ, row, strict=True)) for row in rows]
+
+    async def running_nodes(self, execution_ids: Sequence[str]) -> Mapping[str, list[str]]:
+        """The nodes that are under way, by execution, at most 100 of each."""
+        running: dict[str, list[str]] = {}
+        for execution_id, node in await self._database.fetch(_RUNNING, (uuid_array(execution_ids), _RUNNING_MAX)):
+            running.setdefault(execution_id, []).append(node)
+        return running
 
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         rows = await self._database.fetch(_STANDINGS, (uuid_array(execution_ids),))
@@ -111,6 +137,21 @@ class PostgresReads:
         listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
         return sorted(listed, key=lambda row: row["execution_id"], reverse=not request.ascending)
 
+    async def list_approvals(self, request: ListApprovalsRequest, after: tuple[str, int]) -> list[Row]:
+        # Imported at the first list, as above.
+        from services.chassis.postgres.compiled import compiled
+        from services.coordinator.store.conditions import approval_list
+
+        return await self.approvals(await self._database.fetch(*compiled(approval_list(request, after))))
+
+    async def approvals(self, names: Sequence[RunName]) -> list[Row]:
+        """The approvals with these runs, in this order. Those that do not exist are left out."""
+        if not names:
+            return []
+        ids, numbers = zip(*names, strict=True)
+        rows = await self._database.fetch(_APPROVALS, (uuid_array(ids), list(numbers)))
+        return [dict(zip(APPROVAL_COLUMNS, row, strict=True)) for row in rows]
+
     async def runs(
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage:
@@ -129,8 +170,9 @@ class PostgresReads:
         return RunPage([dict(zip((*READ, *EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
     async def events(self, execution_id: str, *, after_seq: int, limit: int) -> Iterable[Stored]:
-        """The events of at most `limit` appends, from the append that holds the event after `after_seq`."""
-        rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit))
+        """The events of at most `limit` appends, from the append that holds the event after `after_seq`. Large ones are
+        fewer, but at least one."""
+        rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit, PAGE_BYTES))
         return itertools.chain.from_iterable(unseal(events) for (events,) in rows)
 
     async def appends_with(self, execution_id: str, message_id: str) -> Iterable[Stored]:

@@ -84,6 +84,32 @@ runs: Final = Table(
     postgresql_partition_by="RANGE (execution_id)",
 )
 
+approvals: Final = Table(
+    "approvals",
+    metadata,
+    *key(_ID, "execution_id"),
+    *key(Integer, "number"),
+    *needed(Integer, "required"),
+    *needed(TIME, "create_time"),
+    *optional(TIME, "expire_time"),
+    *needed(Text, "state workspace workflow node title"),
+    *needed(LargeBinary, "form"),
+    *needed(JSONB, "assignees decisions"),
+    postgresql_partition_by="RANGE (execution_id)",
+)
+Index("approvals_workspace", approvals.c.workspace, approvals.c.execution_id, approvals.c.number)
+
+circuits: Final = Table(
+    "circuits",
+    metadata,
+    *key(Text, "workspace target"),
+    *needed(Text, "state"),
+    *needed(BigInteger, "generation"),
+    *needed(Integer, "openings probes_answered"),
+    *needed(JSONB, "outcomes permits waiting"),
+    *optional(TIME, "open_time retry_time last_failure_time"),
+)
+
 dead_letters: Final = Table(
     "dead_letters",
     metadata,

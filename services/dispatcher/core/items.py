@@ -196,6 +196,20 @@ class Measure(NamedTuple):
     lease_age_seconds: float
 
 
+class QueuePlace(NamedTuple):
+    """Where an execution stands in the queue of its workspace."""
+
+    state: State
+    enqueue_time: datetime
+    wake_time: datetime | None
+    # Executions of the workspace that go before it, if it is PENDING.
+    ahead: int
+    slots_taken: int
+    slots_max: int
+    # Some executions that hold the slots, longest first.
+    holders: Sequence[str]
+
+
 class QueuedRow(NamedTuple):
     """A row as the api shows it."""
 

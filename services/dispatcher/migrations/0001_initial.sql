@@ -37,8 +37,8 @@ CREATE TABLE queue (
   urgent          boolean NOT NULL DEFAULT false, -- it was granted before, so it goes ahead of new executions
   ends_only       boolean NOT NULL DEFAULT false, -- it will only be ended, so it needs and holds no slot
   begun           boolean NOT NULL DEFAULT false, -- a holder has said that its journal has begun
-  reopens         boolean NOT NULL DEFAULT false, -- a message that came to its holder may reopen it: it outlives its end
   parent_told     boolean NOT NULL DEFAULT false, -- of a FAILED row: its parent knows, or it has none
+  reopens         boolean NOT NULL DEFAULT false, -- a message that came to its holder may reopen it: it outlives its end
   epoch           bigint NOT NULL DEFAULT 0,     -- of the newest grant; 0 = never granted
   holder          text,                          -- instance of the coordinator, while CLAIMED or DISPATCHED
   enqueue_time    timestamptz NOT NULL,

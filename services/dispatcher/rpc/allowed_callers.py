@@ -12,6 +12,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "/windlass.dispatcher.v1.EnqueueService/Enqueue": services("api").within(None).judging_text(),
     f"{_QUEUE}/GetQueued": services("api"),
     f"{_QUEUE}/ListQueued": services("api"),
+    f"{_QUEUE}/GetQueuePlace": services("api"),
     f"{_QUEUE}/ListFailed": services("api"),
     f"{_QUEUE}/ResolveFailed": services("api"),
     f"{_QUEUE}/FindRequests": services("api"),

@@ -11,8 +11,8 @@ from services.chassis.identity.callers import caller
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.deliveries import Deliveries
-from services.dispatcher.core.items import FailedPlace, QueuedRow, UsedRequest, WorkspaceLimits
-from services.dispatcher.rpc.translate import clean, is_execution_id, limits_of, mailbox_message_of, queued_of
+from services.dispatcher.core.items import FailedPlace, QueuedRow, QueuePlace, UsedRequest, WorkspaceLimits
+from services.dispatcher.rpc.translate import clean, is_execution_id, limits_of, mailbox_message_of, place_of, queued_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 log = logger(__name__)
@@ -27,6 +27,8 @@ class QueueReads(Protocol):
     async def list_of(
         self, workspace: str, *, from_execution_id: str, is_ascending: bool, limit: int
     ) -> list[QueuedRow]: ...
+
+    async def place_of(self, execution_id: str, workspace: str) -> QueuePlace | None: ...
 
     async def requests(self, workspace: str, request_ids: Sequence[str]) -> list[UsedRequest]: ...
 
@@ -76,6 +78,11 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
             limit=min(request.limit or LIST_MAX, LIST_MAX),
         )
         return queue_pb2.ListQueuedResponse(items=[queued_of(row) for row in rows])
+
+    async def GetQueuePlace(self, request: Any, context: Any) -> queue_pb2.GetQueuePlaceResponse:
+        if not is_execution_id(request.execution_id):
+            return queue_pb2.GetQueuePlaceResponse()
+        return place_of(await self._reads.place_of(request.execution_id, request.workspace))
 
     async def ListFailed(self, request: Any, context: Any) -> queue_pb2.ListFailedResponse:
         after = None

@@ -23,6 +23,7 @@ from services.dispatcher.core.items import (
     MailboxMessage,
     NewStart,
     QueuedRow,
+    QueuePlace,
     RowToMake,
     WorkspaceLimits,
 )
@@ -210,3 +211,19 @@ def queued_of(row: QueuedRow) -> queue_pb2.Queued:
     if row.resolve_time is not None:
         queued.resolve_time.FromDatetime(row.resolve_time)
     return queued
+
+
+def place_of(place: QueuePlace | None) -> queue_pb2.GetQueuePlaceResponse:
+    if place is None:
+        return queue_pb2.GetQueuePlaceResponse()
+    response = queue_pb2.GetQueuePlaceResponse(
+        state=queue_pb2.Queued.State.ValueType(int(place.state)),
+        ahead=place.ahead,
+        slots_taken=place.slots_taken,
+        slots_max=place.slots_max,
+        holders=place.holders,
+    )
+    response.enqueue_time.FromDatetime(place.enqueue_time)
+    if place.wake_time is not None:
+        response.wake_time.FromDatetime(place.wake_time)
+    return response

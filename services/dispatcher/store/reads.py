@@ -11,7 +11,7 @@ from services.chassis.postgres.arrays import Texts
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.database import Database, Statement
 from services.chassis.process.crash import crash_point
-from services.dispatcher.core.items import QueuedRow, State, UsedRequest, WorkspaceLimits
+from services.dispatcher.core.items import QueuedRow, QueuePlace, State, UsedRequest, WorkspaceLimits
 from services.dispatcher.store.tables import execution_id_text, is_asked_for, is_in, queue, requests, tenants
 
 # The columns of a QueuedRow.
@@ -48,6 +48,25 @@ def _page(*, is_ascending: bool, is_first: bool) -> Composed:
         statement = statement.where(key > start if is_ascending else key < start)
     return Composed(statement.order_by(key.asc() if is_ascending else key.desc()).limit(bindparam("limit")))
 
+
+_HOLDERS_SHOWN: Final = 5
+# This is raw SQL, because the order of the claim compares rows by three columns.
+_PLACE: Final = f"""
+SELECT q.state, q.enqueue_time, q.wake_time,
+       CASE WHEN q.state = 1 AND NOT q.ends_only THEN (
+         SELECT count(*) FROM dispatcher.queue o
+         WHERE o.workspace = q.workspace AND o.state = 1 AND NOT o.ends_only
+           AND (NOT o.urgent, o.order_time, o.execution_id) < (NOT q.urgent, q.order_time, q.execution_id)
+       ) ELSE 0 END,
+       (SELECT count(*) FROM dispatcher.queue g
+        WHERE g.workspace = q.workspace AND g.state IN (2, 3) AND NOT g.ends_only),
+       coalesce(t.executions_max, 0),
+       ARRAY(SELECT g.execution_id::text FROM dispatcher.queue g
+             WHERE g.workspace = q.workspace AND g.state IN (2, 3) AND NOT g.ends_only
+             ORDER BY g.granted_time LIMIT {_HOLDERS_SHOWN})
+FROM dispatcher.queue q LEFT JOIN dispatcher.tenants t USING (workspace)
+WHERE q.execution_id = %s::text::uuid AND q.workspace = %s
+"""
 
 _LIMITS: Final = ("executions_max", "queued_max", "revision", "closed")
 _NEW: Final = insert(tenants).values({name: bindparam(name) for name in ("workspace", *_LIMITS)})
@@ -99,6 +118,10 @@ class PostgresQueueReads:
         start: dict[str, Any] = {"from_execution_id": from_execution_id} if from_execution_id else {}
         rows = await self._database.fetch(*page(workspace=workspace, limit=limit, **start))
         return [queued_row(row) for row in rows]
+
+    async def place_of(self, execution_id: str, workspace: str) -> QueuePlace | None:
+        rows = await self._database.fetch(_PLACE, (execution_id, workspace))
+        return QueuePlace(State(rows[0][0]), *rows[0][1:]) if rows else None
 
     async def requests(self, workspace: str, request_ids: Sequence[str]) -> list[UsedRequest]:
         rows = await self._database.fetch(*_REQUESTS(workspace=workspace, request_ids=Texts(request_ids)))

@@ -34,7 +34,7 @@ queue: Final = sa.Table(
     *key(_ID, "execution_id"),
     *needed(sa.Text, "workspace"),
     *needed(sa.SmallInteger, "state priority attempts"),
-    *needed(sa.Boolean, "urgent ends_only begun reopens parent_told"),
+    *needed(sa.Boolean, "urgent ends_only begun parent_told reopens"),
     *needed(sa.BigInteger, "epoch"),
     *optional(sa.Text, "holder request_id failure_reason failure_message resolution reviewer notes"),
     *needed(TIME, "enqueue_time"),

@@ -20,15 +20,26 @@ from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering, with_parts
 from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
-from services.runner.core.job import AttemptOutcome, Job, OutputMissing, RunLease, StoredOutput, Succeeded
+from services.runner.core.job import (
+    AttemptOutcome,
+    Deferred,
+    Job,
+    OutputMissing,
+    Released,
+    RunLease,
+    StoredOutput,
+    Succeeded,
+)
 from services.runner.core.plain import are_plain_conditions, is_plain_document, weight_of_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.definition.limits import ATTEMPT_SECONDS_MAX
-from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError, TransientError
+from windlass.sdk import Branch, CircuitOpenError, Context, Module, ModuleError, PermanentError, TransientError
 from windlass.sdk.encoding import encoded
 
 INLINE_BYTES_MAX = 256 * 1024
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+# The reason of a run that is handed back because its target must not be called.
+CIRCUIT_OPEN = "CIRCUIT_OPEN"
 # Of the outputs that a node reads from the store, all together.
 LOADED_BYTES_MAX = OUTPUT_BYTES_MAX
 
@@ -135,16 +146,19 @@ def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Cont
         log=RunLog(job),
         evaluate=evaluate,
         traceparent=traceparent,
+        completion_token=job.completion_token,
+        open_targets=job.open_targets,
     )
 
 
 def call_inline(attempt: Attempt) -> AttemptOutcome:
     """Call a short module that never blocks, on the thread of the caller."""
     try:
+        _name_target(attempt)
         returned = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
-        return _encoded(returned)
+        return _outcome(attempt.context, returned)
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
-        return failure_of(error)
+        return _outcome_of(error, attempt.context)
 
 
 def prepare_and_call_inline(prepared: Callable[[], Attempt]) -> tuple[Attempt, AttemptOutcome]:
@@ -161,9 +175,10 @@ async def call(attempt: Attempt, threads: ModuleThreads, module_loop: ModuleLoop
     timeout = _timeout_seconds(attempt.job)
     function, given = attempt.module.function, (attempt.context, attempt.inputs, attempt.config)
     try:
+        _name_target(attempt)
         async with asyncio.timeout(timeout) as limit:
             if attempt.module.is_async:
-                returned: Succeeded = await module_loop.call(task_name(attempt.job), _awaited, function, *given)
+                returned: AttemptOutcome = await module_loop.call(task_name(attempt.job), _awaited, function, *given)
             else:
                 returned = await threads.call(_called, function, *given)
             return returned
@@ -173,7 +188,19 @@ async def call(attempt: Attempt, threads: ModuleThreads, module_loop: ModuleLoop
         if isinstance(error, TimeoutError) and limit.expired():
             attempt.context.cancelled = True
             return Failure(FailureClass.TIMEOUT, "NODE_TIMEOUT", f"not done after {timeout:g} s")
-        return failure_of(error)
+        return _outcome_of(error, attempt.context)
+
+
+def _name_target(attempt: Attempt) -> None:
+    if attempt.module.target:
+        attempt.context.target(attempt.module.target)
+
+
+def _outcome_of(error: Exception, context: Context) -> AttemptOutcome:
+    """The run is handed back when the module called nothing, because it was told of an open circuit."""
+    if context.is_held_back and isinstance(error, CircuitOpenError):
+        return Released(CIRCUIT_OPEN, may_have_begun=False)
+    return failure_of(error)
 
 
 def task_name(job: Job) -> str:
@@ -181,12 +208,17 @@ def task_name(job: Job) -> str:
     return f"run {job.run_id}"
 
 
-def _called(function: Callable[..., Any], *given: Any) -> Succeeded:
-    return _encoded(function(*given))
+def _called(function: Callable[..., Any], context: Context, *given: Any) -> AttemptOutcome:
+    return _outcome(context, function(context, *given))
 
 
-async def _awaited(function: Callable[..., Awaitable[Any]], *given: Any) -> Succeeded:
-    return _encoded(await function(*given))
+async def _awaited(function: Callable[..., Awaitable[Any]], context: Context, *given: Any) -> AttemptOutcome:
+    return _outcome(context, await function(context, *given))
+
+
+def _outcome(context: Context, returned: Any) -> AttemptOutcome:
+    """A module that has deferred its work returns whatever it likes, perhaps the token: it is not kept anywhere."""
+    return Deferred() if context.deferred else _encoded(returned)
 
 
 async def stored(outcome: AttemptOutcome, outputs: Outputs, lease: RunLease) -> AttemptOutcome:
@@ -254,13 +286,17 @@ def _deadline(job: Job) -> datetime:
 
 def bytes_of_data(job: Job) -> int:
     """The size of everything that the templates of the job can see."""
-    data = (job.execution_input, job.state, job.item, *job.outputs.values())
+    data = (job.execution_input, job.state, job.item, job.error, *job.outputs.values(), *job.without_output.values())
     return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
 def scope_of(job: Job) -> dict[str, Any]:
     """What templates see besides the data."""
-    scope: dict[str, Any] = {"execution": {"id": job.execution_id, "workflow": job.workflow}, "nodes": {}}
+    execution: dict[str, Any] = {"id": job.execution_id, "workflow": job.workflow}
+    if job.version:
+        execution |= {"version": job.version, "create_time": job.create_time}
+    nodes = {node: {"state": "SUCCESS", "error": None} for node in job.outputs}
+    scope: dict[str, Any] = {"execution": execution, "nodes": nodes}
     return scope | {"index": job.iteration - 1} if job.iteration else scope
 
 
@@ -270,8 +306,12 @@ def data_of(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], byte
     data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
     if job.item:
         data["item",] = job.item
+    if job.error:
+        data["error",] = job.error
     for node, value in job.outputs.items():
         data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
+    for node, value in job.without_output.items():
+        data["nodes", node] = value
     return data
 
 

@@ -39,7 +39,7 @@ class LoopStalled(Exception):
     """The loop is stalled, and the call has not begun and never will."""
 
 
-class Blocker(NamedTuple):
+class LoopBlocker(NamedTuple):
     """What the loop is doing: the name of its task, and the place in the code."""
 
     task: str
@@ -107,12 +107,12 @@ class ModuleLoop:
             self._silent_seconds += passed
         return self._silent_seconds if self._silent_seconds >= STALLED_SECONDS else 0.0
 
-    def blocker(self) -> Blocker:
+    def blocker(self) -> LoopBlocker:
         """What the loop is doing now."""
         task = None if self._loop is None else asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._thread.ident or 0)
         place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
-        return Blocker("" if task is None else task.get_name(), place)
+        return LoopBlocker("" if task is None else task.get_name(), place)
 
     def send_away(self) -> None:
         """Take back the calls that have not begun. They raise LoopStalled."""

@@ -17,14 +17,15 @@ from services.chassis.telemetry.tracing import (
 from services.runner.app.attempt import Attempt, failure_of
 from services.runner.app.ports import Holder
 from services.runner.core.failures import Failure, FailureClass
-from services.runner.core.job import AttemptOutcome, Ended, Job, Released, Stopped, Succeeded
+from services.runner.core.job import AttemptOutcome, Deferred, Ended, Job, Released, Stopped, Succeeded
 from services.runner.core.untrusted import clamp_cost, clamp_text
 from windlass.sdk import ModuleError
 
 log = logger(__name__)
 
 _runs_ended = counter("runner_runs_ended_total", "Runs reported, by outcome.", ["outcome"])
-_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released, Stopped)}
+_KINDS = (Succeeded, Failure, Released, Stopped, Deferred)
+_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in _KINDS}
 
 
 class RunReports:
@@ -50,8 +51,10 @@ class RunReports:
         if attempt is None:
             ended = Ended(job, outcome, start_ns, end_ns)
         else:
-            hashes = attempt.inputs_hash, attempt.config_hash
-            ended = Ended(job, outcome, start_ns, end_ns, *hashes, clamp_cost(attempt.context.cost_tokens))
+            hashes, context = (attempt.inputs_hash, attempt.config_hash), attempt.context
+            cursor = context.told_cursor if isinstance(outcome, Failure) else b""
+            cost_tokens = clamp_cost(context.cost_tokens)
+            ended = Ended(job, outcome, start_ns, end_ns, *hashes, cost_tokens, cursor, context.called)
         try:
             self._report(ended)
         except Exception as error:  # noqa: BLE001 - an outcome that cannot be encoded must not leave the run unreported

@@ -453,6 +453,9 @@ class Worker:
             outcome = await stored(outcome, self._outputs, going.job.lease)
         except OSError as error:
             outcome = failure_of(TransientError(f"the output cannot be kept: {error.strerror}", type="OUTPUT_STORE"))
+            if attempt is not None:
+                # What the module called has answered.
+                attempt.context.called = ""
         except BaseException as error:
             if not self._is_ours(going):
                 raise

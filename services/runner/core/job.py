@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.runner.core.failures import Failure
@@ -80,6 +80,17 @@ class Job:
     input_overrides: bytes = b""
     # While a run of this workspace is going, the job begins only when fewer runs than this are going. 0: always.
     places_max: int = 0
+    # The permission to end this run, for whoever else finishes the work. Empty: the module cannot hand its work out.
+    completion_token: str = ""
+    # The nodes without an output that the templates read, each as the JSON that templates see of it.
+    without_output: Mapping[str, bytes] = field(default_factory=dict)
+    # What templates see as `execution` beside its id and its workflow. Empty: no template reads it.
+    version: int = 0
+    create_time: str = ""
+    # The targets of its module that must not be called.
+    open_targets: Collection[str] = ()
+    # Why the execution does not end well, as JSON. Empty: the work undoes no node.
+    error: bytes = b""
 
     @property
     def lease(self) -> RunLease:
@@ -107,11 +118,16 @@ class Stopped:
     """The run was given up because its execution ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The module has handed the work to somebody else, who has the completion token."""
+
+
 # A lease is revoked for one of these reasons when its execution ends. Such an execution waits a moment until its runs
 # report that they have stopped. For any other reason no report is expected.
 ENDING_REASONS = frozenset({"CANCELLED", "TIMEOUT", "FAILED"})
 
-AttemptOutcome = Succeeded | Failure | Released | Stopped
+AttemptOutcome = Succeeded | Failure | Released | Stopped | Deferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +141,10 @@ class Ended:
     inputs_hash: bytes = b""
     config_hash: bytes = b""
     cost_tokens: int = 0
+    # The last cursor of an attempt that failed; empty when there is none.
+    cursor: bytes = b""
+    # What the module called, or did not call because its circuit is open; empty when it names nothing.
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from windlass.types.v1.session_pb2 import Lease
 _PART_BYTES: Final = 512 * 1024
 _CALL_SECONDS: Final = 300.0
 _TRIES: Final = 8
-# Coordinators refuse a transfer when too many are under way.
-_LATER: Final = "TRANSFERS_EXCEEDED"
+# Coordinators refuse a transfer when too many are under way, or too many arrive slowly.
+_LATER: Final = frozenset({"TRANSFERS_EXCEEDED", "SLOW_REQUESTS_EXCEEDED"})
 _T = TypeVar("_T")
 
 
@@ -90,7 +90,7 @@ class CoordinatorOutputs:
                     return await transfer(self._channels.get(random.choice(addresses)))
                 except grpc.aio.AioRpcError as error:
                     failure = remote = remote_error(error)
-                    if not remote.may_retry and remote.reason != _LATER:
+                    if not remote.may_retry and remote.reason not in _LATER:
                         break
             await asyncio.sleep(backoff.next())
         raise failure

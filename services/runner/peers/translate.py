@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC
+
+import orjson
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from services.runner.core.failures import Failure
-from services.runner.core.job import Ended, Job, News, NodeOutput, Released, RunLease, Stopped, StoredOutput, Succeeded
+from services.runner.core.job import (
+    Deferred,
+    Ended,
+    Job,
+    News,
+    NodeOutput,
+    Released,
+    RunLease,
+    Stopped,
+    StoredOutput,
+    Succeeded,
+)
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.types.v1 import session_pb2
 
@@ -41,6 +57,14 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
         item=grant.item,
         until=grant.until,
         places_max=grant.places_max,
+        completion_token=grant.completion_token,
+        without_output={node: _seen(other) for node, other in grant.without_output.items()}
+        if grant.without_output
+        else {},
+        error=_error_seen(grant.execution_error) if grant.HasField("execution_error") else b"",
+        version=grant.workflow_version,
+        create_time=_rfc3339(grant.execution_create_time) if grant.workflow_version else "",
+        open_targets=tuple(grant.open_targets),
         deadline_ns=now_ns + grant.execution_left.ToNanoseconds() if grant.HasField("execution_left") else 0,
     )
 
@@ -56,18 +80,23 @@ def report_of(ended: Ended, report_id: str) -> pb.RunReport:
     )
     report.start_time.seconds, report.start_time.nanos = divmod(ended.start_ns, _BILLION)
     report.end_time.seconds, report.end_time.nanos = divmod(ended.end_ns, _BILLION)
+    if ended.target:
+        report.target = ended.target
     match outcome:
         case Succeeded():
             _set_output(report.succeeded.output, outcome.output)
             report.succeeded.branch = outcome.branch
         case Failure():
             _set_failure(report.failed, outcome)
+            report.failed.cursor = ended.cursor
         case Released():
             report.released.reason = outcome.reason
             report.released.may_have_begun = outcome.may_have_begun
             report.released.cursor = outcome.cursor
         case Stopped():
             report.stopped.SetInParent()
+        case Deferred():
+            report.deferred.SetInParent()
     return report
 
 
@@ -86,6 +115,20 @@ def _value_of(output: pb.Output, lease: RunLease) -> NodeOutput:
 
 def _stored(ref: pb.OutputRef, lease: RunLease) -> StoredOutput:
     return StoredOutput(ref.key, ref.sha256, ref.size_bytes, lease)
+
+
+def _seen(other: pb.NodeWithoutOutput) -> bytes:
+    """A node without an output, as templates see it."""
+    error = {"type": other.error_type, "message": other.error_message} if other.state == "FAILED" else None
+    return orjson.dumps({"output": None, "state": other.state, "error": error})
+
+
+def _error_seen(error: pb.ExecutionError) -> bytes:
+    return orjson.dumps({"node": error.node, "type": error.type, "message": error.message})
+
+
+def _rfc3339(time: Timestamp) -> str:
+    return time.ToDatetime(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _set_output(output: pb.Output, value: NodeOutput) -> None:

@@ -59,6 +59,25 @@ async def test_key_has_so_many_sessions_and_no_more(store: MemorySessionStore):
         await eventually(is_served, SECONDS, "a place of its own")
 
 
+async def test_keys_of_a_workspace_share_its_part_of_the_sessions(store: MemorySessionStore):
+    """It alone gets half of those of all keys. The others, and the reserve of our own services, are left."""
+    keys = [KEY._replace(name=f"key {number}", workspace="busy") for number in range(3)]
+    limits = SessionLimits(sessions_max=5, keys_sessions_max=4)
+    async with serving(store, limits=limits) as replica, AsyncExitStack() as held:
+        for key in keys[:2]:
+            await (await held.enter_async_context(raw(replica, key))).attach(key.name)
+        assert await fault_of(replica, keys[2]) == "TOO_MANY_SESSIONS"
+        await (await held.enter_async_context(raw(replica, OTHER))).attach("other")
+        service = await held.enter_async_context(raw(replica, SERVICE))
+        assert (await service.attach("own")).attached is not None
+        await held.aclose()
+
+        async def is_served() -> bool:
+            return await fault_of(replica, keys[2]) == ""
+
+        await eventually(is_served, SECONDS, "a place of the workspace")
+
+
 async def test_all_streams_of_a_key_hold_so_many_leases_and_no_more(store: MemorySessionStore):
     limits = SessionLimits(key_leases_max=3)
     two, three = leases(2), leases(3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import psycopg
@@ -25,6 +25,9 @@ from services.coordinator.store.reads import PostgresReads
 from tests.support.filters import LABEL_KEYS, TEXTS, TIMES, trees, written
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.coordinator.v1 import reads_pb2 as pb
+
+# Nothing here asks for stored outputs, past states or explanations.
+NO_JOURNAL: Any = (None, None, None)
 
 ROWS = 150
 STATES = ("RUNNING", "WAITING", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT")
@@ -84,7 +87,7 @@ def asked_for(text: str, **more: Any) -> pb.ListExecutionsRequest:
 
 
 async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
-    found = await ReadServicer(reads, lambda workspace: ((), ()), cast("Any", None)).ListExecutions(
+    found = await ReadServicer(reads, lambda workspace: ((), ()), *NO_JOURNAL).ListExecutions(
         asked_for(text, **more), None
     )
     return [each.execution.id for each in found.executions]
@@ -184,7 +187,7 @@ async def test_what_is_not_understood_is_refused(reads: PostgresReads, name: str
     request = pb.ListExecutionsRequest(workspace="team", conditions=[condition])
     with pytest.raises(ConditionUnknown):
         execution_list(request)
-    servicer = ReadServicer(reads, lambda workspace: ((), ()), cast("Any", None))
+    servicer = ReadServicer(reads, lambda workspace: ((), ()), *NO_JOURNAL)
     with pytest.raises(Refusal) as refused:
         await servicer.ListExecutions(request, None)
     assert refused.value.reason == "INVALID_REQUEST"

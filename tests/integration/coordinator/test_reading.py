@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from services.coordinator.store.reads import PAGE_BYTES
 from tests.support.coordinator_stage import Stage, eventually
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -46,7 +47,7 @@ async def test_execution_is_read_with_its_runs_and_events(on_stage: Stage) -> No
     assert [each.event.node for each in events.events] == ["a", "a", "b", "b", ""]
 
 
-async def test_a_page_of_runs_is_cut_only_for_whoever_heeds_it(on_stage: Stage) -> None:
+async def test_a_page_of_runs_is_cut_only_for_whoever_heeds_it_and_one_of_events_always(on_stage: Stage) -> None:
     version = on_stage.catalog.add(
         "v-wide", name="w", nodes=[{"id": f"n{number}", "module": "noop@1"} for number in range(13)]
     )
@@ -56,9 +57,10 @@ async def test_a_page_of_runs_is_cut_only_for_whoever_heeds_it(on_stage: Stage) 
     order = on_stage.start(session, version)
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     reads = ReadServiceStub(on_stage.channel(address))
-    request = pb.ListRunsRequest(workspace="default", execution_id=order.lease.lease_id)
+    id_ = order.lease.lease_id
+    request = pb.ListRunsRequest(workspace="default", execution_id=id_)
     as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 5}
-    for execution_id in (order.lease.lease_id, ""):
+    for execution_id in (id_, ""):
         request.execution_id, request.takes_cut = execution_id, False
         whole = await reads.ListRuns(request, **as_api)
         request.takes_cut = True
@@ -67,6 +69,14 @@ async def test_a_page_of_runs_is_cut_only_for_whoever_heeds_it(on_stage: Stage) 
         assert cut.is_cut
         assert len(whole.runs) >= 13
         assert list(cut.runs) == list(whole.runs[:11]), "the eleventh reaches PAGE_BYTES"
+    read: list[int] = []
+    while part := (
+        await reads.ListEvents(pb.ListEventsRequest(execution_id=id_, after_seq=len(read)), **as_api)
+    ).events:
+        assert sum(len(each.details) for each in part[:-1]) < PAGE_BYTES
+        read += [each.event.seq for each in part]
+    assert read == list(range(1, len(read) + 1))
+    assert len(read) >= 2 * 13 + 2
 
 
 async def test_modules_are_those_of_the_runners_that_are_attached(on_stage: Stage) -> None:

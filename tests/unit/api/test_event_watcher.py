@@ -38,6 +38,8 @@ class MemoryJournal:
         # The number of events that are committed before each item of news.
         self.growth: deque[int] = deque()
         self.queue_state: Any = None
+        # A list of events has at most so many, whatever is asked for.
+        self.cut = length
 
     def event(self, seq: int) -> ports.EventView:
         state = Execution.SUCCESS if seq == self.length else Execution.RUNNING
@@ -55,7 +57,7 @@ class MemoryJournal:
     async def events(
         self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0
     ) -> Sequence[ports.EventView]:
-        last = min(self.committed, after_seq + limit)
+        last = min(self.committed, after_seq + min(limit, self.cut))
         return [self.event(seq) for seq in range(after_seq + 1, last + 1)]
 
     async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
@@ -133,6 +135,13 @@ async def test_long_journal_is_read_in_parts() -> None:
     journal = MemoryJournal(2 * EVENTS_PER_READ)
     journal.committed = journal.length
     assert await followed(journal) == list(range(1, journal.length + 1))
+
+
+@pytest.mark.parametrize("queue_state", [None, queue_pb2.Queued.FAILED])
+async def test_lists_that_are_cut_are_read_on_at_once(queue_state: Any) -> None:
+    journal = MemoryJournal(8)
+    journal.committed, journal.cut, journal.queue_state = 8 - bool(queue_state), 3, queue_state
+    assert await followed(journal) == list(range(1, 9))
 
 
 async def test_waiting_execution_is_followed_from_before_its_start() -> None:

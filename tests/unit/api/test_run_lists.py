@@ -30,7 +30,7 @@ async def test_page_that_was_cut_goes_on() -> None:
     request = runs_pb2.ListRunsRequest(page_size=5)
     pages: list[int] = []
     while not pages or request.page_token:
-        answer = await RunServicer(nothing, reads).ListRuns(request, nothing)
+        answer = await RunServicer(nothing, reads, nothing).ListRuns(request, nothing)
         pages.append(len(answer.runs))
         request.page_token = answer.next_page_token
     assert pages == [1] * 10

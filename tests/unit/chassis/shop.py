@@ -53,7 +53,8 @@ def _well_known() -> Path:
     return Path(grpc_tools.__path__[0]) / "_proto"
 
 
-SHOP_METHODS = tuple(f"/shoes.v1.ShopService/{name}" for name in ("Buy", "Follow", "Chat"))
+SHOP_METHODS = tuple(f"/shoes.v1.ShopService/{name}" for name in ("Buy", "Follow", "Chat", "Pack"))
+LARGE = "x" * 100_000
 SECRET = b"the secret of the whole shop"
 
 
@@ -84,6 +85,8 @@ def servicer_of(shop: Shop) -> Any:
                 case "trace":
                     trace = present_trace()
                     return shop.messages.BuyResponse(receipt=trace.header() if trace else "")
+                case "large":
+                    return shop.messages.BuyResponse(receipt=LARGE)
                 case "faults":
                     many = [Violation(f"nodes[{n}]", "CYCLE", "x" * 100) for n in range(2_000)]
                     raise Refusal("INVALID_DEFINITION", "very wrong", violations=many)
@@ -93,7 +96,7 @@ def servicer_of(shop: Shop) -> Any:
 
         async def Follow(self, request: Any, context: Any) -> AsyncIterator[Any]:
             for number in range(request.pairs):
-                yield shop.messages.BuyResponse(receipt=str(number))
+                yield shop.messages.BuyResponse(receipt=LARGE if request.shoe == "large" else str(number))
             if request.shoe == "bug":
                 raise RuntimeError("SELECT secret FROM till")
 
@@ -102,6 +105,10 @@ def servicer_of(shop: Shop) -> Any:
                 if request.shoe == "bug":
                     raise RuntimeError("SELECT secret FROM till")
                 await context.write(shop.messages.BuyResponse(receipt=request.shoe))
+
+        async def Pack(self, requests: Any, context: Any) -> Any:
+            shoes = [request.shoe async for request in requests]
+            return shop.messages.BuyResponse(receipt=" ".join(shoes))
 
     return Servicer()
 

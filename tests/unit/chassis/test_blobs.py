@@ -103,6 +103,17 @@ async def test_value_is_its_owners_alone(tmp_path: Path) -> None:
         [part async for part in blobs.get_parts(ref, "elsewhere")]
 
 
+async def test_size_is_not_told_by_a_directory_that_is_not_the_store(tmp_path: Path) -> None:
+    """It may be the place at which the disk of the store is to be mounted."""
+    blobs, key = DirectoryBlobs(tmp_path / "outputs"), f"{'0' * 32}/2026-08-00/{'0' * 64}.json"
+    (answer,) = await blobs.sizes([key])
+    assert isinstance(answer, OSError)
+    assert not isinstance(answer, FileNotFoundError)
+    await blobs.make()
+    (answer,) = await blobs.sizes([key])
+    assert isinstance(answer, FileNotFoundError)
+
+
 async def test_sizes_are_told_of_values_that_are_there(tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path)
     ref = await blobs.put(b"value", *OWNED)

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from services.chassis.grpc.errors import RemoteError, remote_error
 from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.held_messages import held_by_request
 from services.chassis.grpc.limits import MEBIBYTE, ServerLimits
 from services.chassis.grpc.reflection import METHOD, V1
 from services.chassis.identity.callers import Identity, Rule, ServiceCredential, anyone, members, services, system
@@ -21,9 +22,9 @@ from services.chassis.telemetry.tracing import FinishedSpan, Sampler, new_trace,
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually, some
 from tests.support.unfinished import Connection
-from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
+from tests.unit.chassis.shop import LARGE, SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 
-BUY = SHOP_METHODS[0]
+BUY, _, _, PACK = SHOP_METHODS
 
 
 async def served_at_last(call: Callable[[], Any]) -> str:
@@ -330,7 +331,7 @@ async def test_little_of_a_request_is_taken_before_its_caller_is_known(shop: Sho
         connection.close()
 
 
-@pytest.mark.parametrize("method", SHOP_METHODS[:2])
+@pytest.mark.parametrize("method", [*SHOP_METHODS[:2], PACK])
 @pytest.mark.parametrize(
     ("rule", "limits"),
     [
@@ -344,6 +345,111 @@ async def test_request_has_to_arrive_in_time(shop: Shop, method: str, rule: Rule
         refusal = await refused(silent.read())
         assert (refusal.code.name, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_PASSED")
         assert "did not arrive" in str(refusal)
+
+
+async def test_each_message_of_a_stream_has_to_arrive_in_time(shop: Shop) -> None:
+    """Our own services may send when they like."""
+    async with open_shop(shop, guard_of(), limits=ServerLimits(key_receive_seconds=0.5)) as counter:
+        calls = [
+            counter.stub(**who).Pack(timeout=20)
+            for who in ({"bearer": "admin"}, {"credential": ServiceCredential([SECRET], "api")})
+        ]
+        for call in calls:
+            await call.write(counter.order("boots"))
+        assert (await refused(calls[0])).reason == "DEADLINE_PASSED"
+        await calls[1].done_writing()
+        assert (await calls[1]).receipt == "boots"
+
+
+async def test_streams_that_never_begin_are_few(shop: Shop) -> None:
+    limits = ServerLimits(key_slow_bytes_max=4 * 16 * MEBIBYTE, key_slow_seconds=0.1)
+    async with open_shop(shop, guard_of(members("ADMIN") | system()), limits=limits) as counter:
+        silent = [counter.stub(bearer="admin").Pack(timeout=20) for _ in range(3)]
+        ended, _ = await asyncio.wait([asyncio.ensure_future(call) for call in silent], return_when="FIRST_COMPLETED")
+        for each in ended:
+            assert (await refused(each)).reason == "SLOW_REQUESTS_EXCEEDED"
+        other = counter.stub(bearer="system").Pack()
+        await other.write(counter.order("boots"))
+        await other.done_writing()
+        assert (await other).receipt == "boots"
+        for call in silent:
+            call.cancel()
+
+
+async def test_requests_in_service_hold_so_much_memory_of_a_workspace_and_no_more(shop: Shop) -> None:
+    rule = members("ADMIN", "VIEWER") | system() | services("api")
+    notes = ["boots"] * 1_000
+    room = held_by_request(shop.messages.BuyRequest(shoe="slow", notes=notes).SerializeToString())
+    async with open_shop(shop, guard_of(rule), limits=ServerLimits(key_held_bytes_max=4 * room)) as counter:
+
+        def buy(bearer: str, shoe: str = "slow") -> Any:
+            return counter.stub(bearer=bearer).Buy(counter.order(shoe, notes=notes), timeout=60)
+
+        waiting = [asyncio.ensure_future(buy(bearer)) for bearer in ("admin", "viewer", "admin")]
+        (over,), _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        refusal = await refused(over)
+        assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "LARGE_REQUESTS_EXCEEDED")
+        assert refusal.retry_after == 1.0
+        assert [each.subject for each in refusal.quota] == ["this workspace"]
+        assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt, "a small request needs no room"
+        assert (await buy("system", "clog")).receipt, "another workspace has a share of its own"
+        api = counter.stub(credential=ServiceCredential([SECRET], "api"))
+        mine = [asyncio.ensure_future(api.Buy(counter.order("slow", notes=notes))) for _ in range(5)]
+        assert (await api.Buy(counter.order(notes=notes))).receipt, "services are not counted"
+        for call in (*waiting, *mine):
+            call.cancel()
+        assert await served_at_last(lambda: buy("admin", "clog"))
+
+
+@pytest.mark.parametrize("method", SHOP_METHODS[:2])
+async def test_answers_that_nobody_reads_hold_so_much_memory_of_a_workspace_and_no_more(
+    shop: Shop, method: str
+) -> None:
+    limits = ServerLimits(key_answers_bytes_max=8 * len(LARGE) + 4 * 1024)
+    rule = members("ADMIN", "VIEWER") | system() | services("api")
+    # Callers that take five bytes of an answer before they read it.
+    options = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
+    async with (
+        open_shop(shop, guard_of(rule), limits=limits) as counter,
+        grpc.aio.insecure_channel(counter.address, options=options) as channel,
+    ):
+
+        async def asked(who: tuple[tuple[str, str], ...]) -> Any:
+            call: Any = channel.stream_stream(method)(metadata=who, timeout=60)
+            await call.write(counter.order("large").SerializeToString())
+            await call.done_writing()
+            return call
+
+        def key(name: str) -> tuple[tuple[str, str], ...]:
+            return (("authorization", f"Bearer {name}"),)
+
+        api = ServiceCredential([SECRET], "api").metadata
+        unread = [await asked(who) for who in (key("admin"), key("viewer"), api, api, api)]
+        for call in unread:
+            await call.initial_metadata()
+        refusal = await refused((await asked(key("admin"))).read())
+        assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "LARGE_ANSWERS_EXCEEDED")
+        assert len(await (await asked(key("system"))).read()) > len(LARGE), "another workspace has a share of its own"
+        assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt, "a small answer needs no room"
+        for call in unread:
+            assert len(await call.read()) > len(LARGE)
+        assert await served_at_last(lambda: counter.stub(bearer="admin").Buy(counter.order("large"))) == LARGE
+
+
+async def test_lists_that_are_open_at_once_are_few(shop: Shop) -> None:
+    rules = dict.fromkeys(SHOP_METHODS, members("ADMIN") | system())
+    rules[BUY] = rules[BUY].listing()
+    async with open_shop(shop, Guard(rules, keys=KeyRing()), limits=ServerLimits(lists_max=4)) as counter:
+        admin = counter.stub(bearer="admin")
+        slow = [asyncio.ensure_future(admin.Buy(counter.order("slow"))) for _ in range(3)]
+        (over,), _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+        refusal = await refused(over)
+        assert (refusal.reason, refusal.quota[0].subject) == ("CALLS_EXCEEDED", "this workspace")
+        assert [each.receipt async for each in admin.Follow(counter.order())] == ["0"], "other methods do not count"
+        assert (await counter.stub(bearer="system").Buy(counter.order())).receipt
+        for call in slow:
+            call.cancel()
+        assert await served_at_last(lambda: admin.Buy(counter.order()))
 
 
 async def test_a_workspace_has_some_slow_requests_and_no_more(shop: Shop) -> None:

@@ -1,6 +1,7 @@
 """A server guards everything that it serves, describes it, and tells its health."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from typing import Any
@@ -18,6 +19,7 @@ from services.chassis.grpc.limits import MEBIBYTE, ServerLimits
 from services.chassis.grpc.reflection import METHOD, V1, V1ALPHA
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.callers import members, services
+from tests.support.unfinished import Connection
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused, servicer_of
 
 SHOP = "shoes.v1.ShopService"
@@ -226,6 +228,48 @@ async def test_no_more_calls_at_once_than_the_limit(shop: Shop) -> None:
         for chat in chats:
             await chat.done_writing()
             assert await chat.read() is grpc.aio.EOF
+        assert (await stub.Buy(counter.order())).receipt
+
+
+async def connect(counter: Counter) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", counter.port)
+
+
+async def is_closed(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bool:
+    """Read until the server closes the connection."""
+    reader, writer = connection
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(1_000):
+            pass
+    writer.close()
+    return True
+
+
+async def test_no_more_connections_than_the_limit_and_those_that_are_there_go_on(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(), limits=ServerLimits(connections_max=3)) as counter:
+        stub = counter.stub(bearer="admin")
+        assert (await stub.Buy(counter.order())).receipt
+        silent = [await connect(counter) for _ in range(5)]
+        await asyncio.wait([asyncio.create_task(is_closed(each)) for each in silent], return_when="FIRST_COMPLETED")
+        assert (await stub.Buy(counter.order())).receipt
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_connection_that_says_nothing_is_closed(shop: Shop) -> None:
+    limits = ServerLimits(connections_max=2, greeting_seconds=0.2)
+    async with open_shop(shop, guard_of(), limits=limits) as counter:
+        assert all([await is_closed(await connect(counter)) for _ in range(3)])
+        assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt
+
+
+async def test_connection_without_calls_is_closed_and_its_client_dials_again(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(), limits=ServerLimits(idle_seconds=0.2)) as counter:
+        connection = await asyncio.to_thread(Connection, counter.address)
+        assert await asyncio.to_thread(connection.is_closed_within, 20.0)
+        connection.close()
+        stub = counter.stub(bearer="admin")
+        assert (await stub.Buy(counter.order())).receipt
         assert (await stub.Buy(counter.order())).receipt
 
 

@@ -36,3 +36,14 @@ def test_place_that_is_given_back_is_free_for_anyone() -> None:
 
 def test_a_single_place_can_be_taken() -> None:
     assert filled(Shares(1), "a") == {"a": 1}
+
+
+def test_owner_that_takes_many_places_at_once_gets_half_of_them_too() -> None:
+    shares = Shares(100)
+    assert not shares.take("a", places=51)
+    assert shares.take("a", places=50)
+    assert not shares.take("a")
+    assert not shares.take("b", places=26)
+    assert shares.take("b", places=25)
+    shares.give_back("a", places=50)
+    assert shares.take("b", places=25)

@@ -34,7 +34,10 @@ def test_help_lists_the_commands() -> None:
         assert f"\n  {command} " in shown.stdout
 
 
-@pytest.mark.parametrize("group", [(), ("workflow",), ("keys",), ("workspace",), ("admin",), ("dead-letters",)])
+_GROUPS = ("workflow", "approvals", "circuits", "dead-letters", "run", "keys", "workspace", "admin")
+
+
+@pytest.mark.parametrize("group", [(), *((name,) for name in _GROUPS)])
 def test_summary_of_every_command_is_one_whole_sentence(group: tuple[str, ...]) -> None:
     commands = windlass(*group, "--help", COLUMNS="80").stdout.partition("Commands:\n")[2].splitlines()
     assert commands

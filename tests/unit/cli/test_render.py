@@ -105,6 +105,13 @@ def test_run_that_renders_the_output_is_no_node(capsys: pytest.CaptureFixture[st
     assert shown.count("(output)") == 2
 
 
+def test_run_that_undoes_a_node_is_named_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    timeline([run_from("charge", 0, 500), run_from("charge$undo", 500, 1000)])
+    node, undo = capsys.readouterr().out.splitlines()
+    assert "charge (undo)" in undo
+    assert "undo" not in node
+
+
 def test_numbers_are_shown_as_they_were_written(capsys: pytest.CaptureFixture[str]) -> None:
     struct = Struct()
     struct.update({"whole": 4, "part": 4.5, "large": 1e300, "inner": [{"least": -(2**53)}]})

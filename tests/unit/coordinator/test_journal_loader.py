@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
@@ -24,7 +25,9 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 until = functools.partial(probe.until, seconds=5.0, what="it")
 VERSION = Version(
-    compile_definition({"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}), EffectKeys(b"s" * 32)
+    compile_definition({"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}),
+    EffectKeys(b"s" * 32),
+    NamedTokens(b"s" * 32, "completion"),
 )
 
 

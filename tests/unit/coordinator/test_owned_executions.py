@@ -4,7 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from services.chassis.lease.frames import Grant, Refused, Report
+from services.chassis.identity.named_tokens import NamedTokens
+from services.chassis.lease.frames import Grant, Refused
 from services.chassis.process.clock import SystemClock
 from services.coordinator.app.owned_execution import OwnedExecution, ReceivedMessage
 from services.coordinator.app.owned_executions import OwnedExecutions
@@ -14,15 +15,13 @@ from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.values import ReleaseReason
 from services.coordinator.peers.dispatch import granted_execution, received_message, start_command
-from services.coordinator.rpc.run_messages import forwarded_command, received_report
+from services.coordinator.rpc.run_messages import forwarded_command
 from services.coordinator.rpc.runners import SessionRunners
 from tests.support.story import EXECUTION_ID, Story, node, started
-from windlass.coordinator.v1.sessions_pb2 import RunReport
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
-from windlass.types.v1.session_pb2 import ReportHead
 
 NODES = {"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}
-VERSION = Version(compile_definition(NODES), EffectKeys(b"s" * 32))
+VERSION = Version(compile_definition(NODES), EffectKeys(b"s" * 32), NamedTokens(b"s" * 32, "completion"))
 ADOPT = Adopt(1, "c", ())
 
 
@@ -157,34 +156,3 @@ def test_message_of_the_grant_is_decided_once_by_a_start_that_turns_out_to_be_no
     carries.reload(owned)
     carries.resume(owned, ADOPT)
     assert waiting(owned) == ["m1"]
-
-
-def stored_output(message_id: str) -> ExecutionMessage:
-    report = RunReport(head=ReportHead(report_id=message_id, lease_id=f"{EXECUTION_ID}.1", epoch=1))
-    report.succeeded.output.ref.key, report.succeeded.output.ref.sha256 = "k", "ab" * 32
-    return ExecutionMessage(message_id=message_id, execution_id=EXECUTION_ID, run_report=report.SerializeToString())
-
-
-def test_stored_output_is_checked_before_its_report_is_in_the_inbox() -> None:
-    carries = executions()
-    owned = granted(carries)
-    carries.deliver([received_message(stored_output("m"), forwarded_command)])
-    ((checks, input_),) = carries.unchecked
-    assert (checks, owned.inbox) == (owned, [])
-    carries.checked(owned, input_)
-    assert owned.inbox == [input_]
-
-
-def test_report_whose_execution_is_dropped_while_it_is_checked_goes_to_the_mailbox() -> None:
-    forwarded: list[Any] = []
-    carries = executions(forward=lambda session, report: forwarded.append(report))
-    owned = granted(carries)
-    message = RunReport.FromString(stored_output("m").run_report)
-    report = received_report(Report("m", f"{EXECUTION_ID}.1", 1, message), "i1")
-    session = SimpleNamespace(data=SimpleNamespace(serves=lambda workspace: True))
-    carries.reported(cast("Any", session), [report])
-    ((_, input_),) = carries.unchecked
-    carries.drop(owned)
-    carries.checked(owned, input_)
-    assert forwarded == [report]
-    assert owned.inbox == []

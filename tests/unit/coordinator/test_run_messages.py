@@ -4,16 +4,17 @@ from typing import cast
 
 import pytest
 
+from services.chassis.grpc.timestamps import micros_of
 from services.coordinator.core.commands import ReportProgress
 from services.coordinator.core.values import OutputRef
 from services.coordinator.rpc.run_messages import run_grant, run_of_key
-from tests.support.story import BEGIN, SECOND, Story, edge, node, started
+from tests.support.story import BEGIN, SECOND, Story, begun, edge, node, started
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 
 def granted(story: Story, now: int = BEGIN) -> pb.RunGrant:
     (effect,) = story.effects
-    return cast("pb.RunGrant", run_grant(story.execution, effect, "key", 8, now).work)
+    return cast("pb.RunGrant", run_grant(story.execution, effect, "key", "", 8, now).work)
 
 
 @pytest.mark.parametrize(("seconds_later", "seconds_left"), [(0, 60), (59, 1), (61, 0)])
@@ -48,7 +49,37 @@ def test_a_grant_has_what_its_templates_see() -> None:
     grant = granted(story)
     assert (grant.execution_input, grant.state) == (b'{"i":1}', b'{"r":"eu"}')
     assert {name: output.json for name, output in grant.outputs.items()} == {"a": b'{"ok":true}'}
+    assert {name: node.state for name, node in grant.without_output.items()} == {"c": "SKIPPED"}
+    assert not grant.workflow_version
+    assert not grant.HasField("execution_create_time"), "no template reads them"
     assert (story.run("b").number, grant.module, grant.may_have_run_before) == (3, "noop@1", False)
+
+
+def test_a_grant_says_why_an_earlier_node_failed() -> None:
+    reader = node("b", inputs={"x": "{{ nodes.a.error.message }}", "v": "{{ execution.version }}"})
+    story = begun(node("a"), reader, edges=[edge("a", "b", "failure")])
+    story.fail("a")
+    story.assign("b")
+    grant = granted(story)
+    failed = grant.without_output["a"]
+    assert (failed.state, failed.error_type, failed.error_message) == ("FAILED", "BOOM", "a went wrong 42 times")
+    assert grant.workflow_version == 1
+    assert micros_of(grant.execution_create_time) == BEGIN
+
+
+def test_the_grant_of_a_compensation_says_why_the_execution_ends_and_has_no_deadline() -> None:
+    undo = {"module": "noop@1", "inputs": {"why": "{{ error.message }}"}}
+    story = Story([node("a", compensate=undo), node("b")], [edge("a", "b")])
+    story.start(deadline=BEGIN + 60 * SECOND)
+    story.do("a")
+    story.assign("b")
+    assert not granted(story).HasField("execution_error")
+    story.fail("b")
+    story.assign("a$undo")
+    grant = granted(story)
+    error = grant.execution_error
+    assert (grant.node, error.node, error.type, error.message) == ("a$undo", "b", "BOOM", "b went wrong 42 times")
+    assert not grant.HasField("execution_left")
 
 
 def test_the_grant_of_an_item_has_the_item_alone() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
@@ -15,6 +15,9 @@ from services.coordinator.rpc.watch import WatchHub, WatchStream
 from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store.codec import Stored
 from windlass.coordinator.v1 import reads_pb2 as pb
+
+# Nothing here asks for stored outputs, past states or explanations.
+NO_JOURNAL: Any = (None, None, None)
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 
@@ -54,7 +57,7 @@ class Tables:
 
 
 def hub_of(tables: Any) -> WatchHub:
-    reader = ReadServicer(tables, lambda _: ((), ()), cast("Any", None))
+    reader = ReadServicer(tables, lambda _: ((), ()), *NO_JOURNAL)
     return WatchHub(tables, reader, owned=lambda: ())
 
 
@@ -115,7 +118,7 @@ async def test_a_watch_that_breaks_says_so() -> None:
             raise RuntimeError("a bug of ours")
 
     tables: Any = Tables()
-    broken = Broken(tables, ReadServicer(tables, lambda _: ((), ()), cast("Any", None)), owned=lambda: ())
+    broken = Broken(tables, ReadServicer(tables, lambda _: ((), ()), *NO_JOURNAL), owned=lambda: ())
     with pytest.raises(RuntimeError, match="a bug of ours"):
         await WatchServicer(broken).Watch(None, Call(SUBSCRIBES))
 

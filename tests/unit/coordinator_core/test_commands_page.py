@@ -1,6 +1,7 @@
 """docs/commands.md says what each command of a person does in each state. The core is asked the same."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,9 @@ from services.coordinator.core.commands import Cancel, Discard, MarkFixed, Pause
 from tests.support.story import Story, chain, edge, node
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/commands.md"
-LEASE = {"epoch": 9, "holder": "c9"}
+LEASE: Any = {"epoch": 9, "holder": "c9"}
 # Every story has the dead letter of run 1, and, while it goes on, the live run 2.
-COMMANDS = {
+COMMANDS: dict[str, Any] = {
     "cancel": lambda: Cancel("m", "enough", "ann"),
     "pause": lambda: Pause("m", "ann"),
     "resume": lambda: Resume("m", "ann"),

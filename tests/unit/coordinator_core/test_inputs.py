@@ -1,9 +1,10 @@
 """Templates see outputs of other nodes. If those are too large for any runner, the node is not granted and fails."""
 
+from services.coordinator.core.commands import ReportFailure
 from services.coordinator.core.effects import GrantRun, StopRun
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX
-from services.coordinator.core.values import INLINE_BYTES_MAX, OutputRef
-from tests.support.story import edge, names, node, started, the_event
+from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, OutputRef
+from tests.support.story import begun, edge, names, node, started, the_event
 
 LARGE = b'"' + b"x" * (INLINE_BYTES_MAX - 2) + b'"'
 COUNT = INPUTS_BYTES_MAX // INLINE_BYTES_MAX + 1
@@ -98,3 +99,55 @@ def test_output_of_the_workflow_that_sees_too_much_fails_the_execution():
     story.assign()
     assert story.state == "FAILED"
     assert (story.execution.error.node, story.execution.error.type) == ("$output", "INPUTS_TOO_LARGE")
+
+
+def seen_by(story, id):
+    """The nodes without an output that the templates of the node see, each with its state and its error."""
+    story.assign(id)
+    (grant,) = story.effects
+    errors = {each.id: each.error for each in grant.without_output}
+    return {each.id: each.state for each in grant.without_output}, {id: each for id, each in errors.items() if each}
+
+
+def test_a_template_behind_a_failure_edge_sees_the_error():
+    reader = node("alarm", inputs={"why": "{{ nodes.a.error.message }}"})
+    story = begun(node("a"), reader, edges=[edge("a", "alarm", "failure")])
+    story.fail("a")
+    assert seen_by(story, "alarm") == (
+        {"a": "FAILED"},
+        {"a": Error(ErrorClass.PERMANENT, "BOOM", "a went wrong 42 times")},
+    )
+
+
+def test_templates_see_how_each_node_without_an_output_stands():
+    reader = node("sum", inputs={"x": "{{ nodes }}"}, join="ANY")
+    into = [edge(id, "sum", "always") for id in ("bad", "skipped", "blocked", "slow")]
+    story = begun(
+        *map(node, ["bad", "skipped", "blocked", "slow", "good"]), reader,
+        edges=[edge("good", "skipped", "never"), edge("bad", "blocked"), *into],
+    )  # fmt: skip
+    story.succeed("good")
+    story.fail("bad")
+    states, errors = seen_by(story, "sum")
+    assert states == {"bad": "FAILED", "skipped": "SKIPPED", "blocked": "BLOCKED", "slow": "PENDING"}
+    assert list(errors) == ["bad"]
+    assert [name for name, _ in story.effects[0].outputs] == ["good"]
+
+
+def test_nodes_that_no_template_reads_are_not_in_the_grant():
+    reader = node("alarm", inputs={"x": "{{ input.x }}"})
+    story = begun(node("a"), reader, edges=[edge("a", "alarm", "failure")])
+    story.fail("a")
+    assert seen_by(story, "alarm") == ({}, {})
+
+
+def test_many_long_messages_share_the_room_of_a_grant():
+    count = 100
+    sources = [f"n{number}" for number in range(count)]
+    reader = node("alarm", inputs={"x": "{{ nodes }}"})
+    story = begun(*map(node, sources), reader, edges=[edge(id, "alarm", "failure") for id in sources])
+    for id in sources:
+        run = story.run(id)
+        story.when(ReportFailure(run.number, run.epoch, Error(ErrorClass.PERMANENT, "BOOM", "x" * 8_192), 0.0))
+    lengths = {len(error.message) for error in seen_by(story, "alarm")[1].values()}
+    assert lengths == {128 * 1024 // count}

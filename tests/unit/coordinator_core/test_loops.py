@@ -284,7 +284,7 @@ def test_a_cancel_ends_the_loop_and_its_items():
     assert story.run("l").state.value == "CANCELLED"
     story.stopped("l", 1)
     assert story.state == "CANCELLED"
-    assert summary(story.execution).blocked == ("l",)
+    assert summary(story.execution).cancelled == ("l",)
 
 
 @pytest.mark.parametrize("end", ["succeed", "fail", "lose", "release"])

@@ -34,9 +34,13 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.events import (
     BackoffEnded,
+    CompensationStarted,
+    ExecutionFinished,
     RunFailed,
     RunLeased,
+    RunLost,
     RunSucceeded,
+    StopOrdered,
     WaitEnded,
     WaitKind,
     WaitStarted,
@@ -46,7 +50,7 @@ from services.coordinator.core.values import Error, ErrorClass, OutputRef, Relea
 from tests.support.story import Story
 
 WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
-MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered", "for_each@1", "for_each@1", "repeat@1"]
+MODULES = ["noop@1"] * 3 + ["join@1", "sleep@1", "rendered", "for_each@1", "for_each@1", "repeat@1", "state.set@1"]
 # What every work reports: an output for anybody, and also the config of a control node that was to be rendered.
 OUTPUT = b'{"duration":"3s","items":[1,2,3],"maxParallel":2,"maxIterations":3,"delay":"2s"}'
 KEPT = OutputRef("k", "0" * 64, 300_000)
@@ -79,6 +83,8 @@ def _node(draw, number):
     node: dict[str, Any] = {"id": f"n{number}", "module": module, "retry": {"attempts": draw(st.integers(1, 3))}}
     if module in ("sleep@1", "rendered"):
         node |= {"module": "sleep@1", "config": {"duration": "5s" if module == "sleep@1" else "{{ 5 }}s"}}
+    elif module == "state.set@1":
+        node["inputs"] = {"key": draw(st.integers(0, 1)), f"n{number}": "{{ 7 }}" if draw(st.booleans()) else 7}
     elif module == "for_each@1":
         node["config"] = {
             "items": draw(st.one_of(st.lists(st.integers(0, 9), max_size=5), st.just("{{ input.ids }}"))),
@@ -97,6 +103,8 @@ def _node(draw, number):
         node |= {"idempotent": draw(st.booleans()), "join": draw(st.sampled_from(["ALL", "ALL", "ANY"]))}
         if draw(st.booleans()):
             node["timeout"] = "20s"
+    if draw(st.integers(0, 2)) == 0:
+        node["compensate"] = {"module": "noop@1", "inputs": {"why": "{{ error.type }}"}}
     return node
 
 
@@ -282,12 +290,14 @@ class Fortune(RuleBasedStateMachine):
                 self.story.wake()
         assert self.story.execution.is_final, "it never ends"
         _assert_states_follow(self.story)
+        _assert_undone_in_reverse(self.story)
 
 
 def _assert_in_order(story, event):
     """The output of a loop over a list has one place for each item, in their order."""
     execution = story.execution
-    items = [work for key, work in execution.work.items() if key[0] == event.key.node and key.iteration]
+    loop = event.key
+    items = [work for key, work in execution.work.items() if key == loop._replace(iteration=key.iteration or -1)]
     if event.key.iteration or not items or execution.definition.nodes[event.key.node].module != "for_each@1":
         return
     assert all(work.state.value in ("SUCCEEDED", "FAILED") for work in items)
@@ -335,7 +345,7 @@ def _assert_join_holds(story, node):
 
 def _assert_states_follow(story):
     """Every node that did not run had a reason not to."""
-    if story.execution.stop is not None:
+    if any(isinstance(event, StopOrdered) for event in story.journal):
         return
     for node in story.definition.graph:
         state = story.states[node.id]
@@ -353,6 +363,29 @@ def _assert_states_follow(story):
         if story.states[node.id] == "FAILED" and not node.is_failure_handled
     ]
     assert story.state == ("FAILED" if unhandled else "SUCCESS")
+
+
+def _assert_undone_in_reverse(story):
+    """Before an end that is not good, all that succeeded and can be undone is undone: each once, the last one first."""
+    done: list[str] = []
+    undoing: list[Any] = []
+    for event in story.journal:
+        match event:
+            case CompensationStarted():
+                assert [key.node for key in event.works] == done[::-1]
+                done, undoing = [], [*event.works]
+            case RunSucceeded() if event.key in undoing or f"{event.key.node}$undo" in story.definition.nodes:
+                if event.key in undoing:
+                    assert undoing.pop(0) == event.key
+                elif not event.key.iteration:
+                    done.append(f"{event.key.node}$undo")
+            case RunFailed() | RunLost() if event.key in undoing and event.reason is not None:
+                assert undoing.pop(0) == event.key
+            case ExecutionFinished():
+                assert not undoing
+                assert not done or event.state == "SUCCESS"
+            case _:
+                pass
 
 
 TestFortune = Fortune.TestCase

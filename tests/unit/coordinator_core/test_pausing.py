@@ -78,7 +78,7 @@ def test_a_cancel_ends_a_paused_execution():
     story.pause()
     story.succeed("a")
     assert names(story.cancel()) == ["StopOrdered", "ExecutionFinished"]
-    assert (story.state, summary(story.execution).blocked) == ("CANCELLED", ("s",))
+    assert (story.state, summary(story.execution).cancelled) == ("CANCELLED", ("s",))
 
 
 def test_an_execution_whose_last_run_ends_is_final_although_it_is_paused():

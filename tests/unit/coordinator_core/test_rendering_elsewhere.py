@@ -30,7 +30,7 @@ def test_rendered_work_is_ready_for_its_first_attempt():
     assert (leased.run, leased.attempt, leased.is_idempotent) == (2, 1, False)
     (grant,) = story.effects
     assert isinstance(grant, GrantRun)
-    assert grant.outputs == []
+    assert not grant.outputs
     assert not story.work("a").may_have_run_before
     story.succeed("a")
     assert (story.state, story.execution.output) == ("SUCCESS", b'{"a":{"ok":true}}')

@@ -2,8 +2,15 @@
 
 import pytest
 
-from services.coordinator.core.commands import ReportFailure, ReportProgress, ReportStarted, ReportSuccess
-from services.coordinator.core.results import CURSOR_BYTES_MAX, release_reason
+from services.coordinator.core.commands import (
+    Release,
+    ReportFailure,
+    ReportHeldBack,
+    ReportProgress,
+    ReportStarted,
+    ReportSuccess,
+)
+from services.coordinator.core.results import CURSOR_BYTES_MAX, TARGET_CHARACTERS_MAX, release_reason
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef, ReleaseReason
 from services.coordinator.peers.mailbox import REPORT_BYTES_MAX, fit_to_post
 from services.coordinator.rpc.run_messages import progress_commands, report_command
@@ -90,6 +97,15 @@ def test_a_cursor_that_nobody_can_go_on_from_takes_no_other_ones_place(cursor: b
     assert kinds == [ReportStarted, ReportProgress]
 
 
+@pytest.mark.parametrize(("cursor", "kept"), [(b"{nope", b""), (b"[7]", b"[7]")])
+def test_a_failure_and_a_hand_back_bring_only_usable_cursors(cursor: bytes, kept: bytes) -> None:
+    report = pb.RunReport()
+    report.failed.cursor = cursor
+    assert getattr(report_command(report, 1), "cursor", None) == kept
+    report.released.cursor = cursor
+    assert getattr(report_command(report, 1), "cursor", None) == kept
+
+
 def test_a_report_fits_into_a_mailbox() -> None:
     small = brought(b"{}")
     assert fit_to_post(small) is small
@@ -109,3 +125,19 @@ def test_a_report_fits_into_a_mailbox() -> None:
 def test_a_reason_for_a_release_that_is_not_known_counts_as_a_refusal() -> None:
     assert release_reason("DRAINING") is ReleaseReason.DRAINED
     assert release_reason("of a newer runner") is ReleaseReason.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("target", "known"),
+    [("crm", "crm"), ("t" * TARGET_CHARACTERS_MAX, "t" * TARGET_CHARACTERS_MAX)]
+    + [(bad, "") for bad in ("t" * (TARGET_CHARACTERS_MAX + 1), "a\nb", "a\0b", "")],
+)
+def test_a_target_that_cannot_be_shown_counts_as_none(target: str, known: str) -> None:
+    report = brought(b"{}")
+    report.target = target
+    done = report_command(report, 1)
+    assert isinstance(done, ReportSuccess)
+    assert done.target == known
+    report.released.reason = "CIRCUIT_OPEN"
+    handed_back = report_command(report, 1)
+    assert isinstance(handed_back, ReportHeldBack if known else Release)

@@ -266,6 +266,27 @@ def test_a_run_handed_back_with_a_cursor_goes_on_from_it():
     assert story.work("a").cursor == b'{"row":7}'
 
 
+def test_an_attempt_goes_on_from_the_cursor_that_came_with_the_failure():
+    story = begun()
+    run = story.run("a")
+    error = Error(ErrorClass.TRANSIENT, "BOOM", "half way")
+    failure = ReportFailure(run.number, run.epoch, error, 0.5, cursor=b'{"row":7}')
+    assert names(story.when(failure)) == ["RunProgressed", "RunFailed"]
+    story.wake()
+    story.assign("a")
+    assert story.effects[0].run.work.cursor == b'{"row":7}'
+    assert names(story.fail("a", ErrorClass.TRANSIENT)) == ["RunFailed"], "without a cursor the last one stays"
+    assert story.again().work("a").cursor == b'{"row":7}'
+
+
+def test_a_failure_with_the_cursor_that_was_told_before_says_nothing_new():
+    story = begun()
+    run = story.run("a")
+    story.when(ReportProgress(run.number, run.epoch, 0.5, "", b'{"row":7}'))
+    failure = ReportFailure(run.number, run.epoch, Error(ErrorClass.TRANSIENT, "BOOM", ""), 0.5, cursor=b'{"row":7}')
+    assert names(story.when(failure)) == ["RunFailed"]
+
+
 def test_what_the_coordinator_takes_back_keeps_nobody_from_the_work():
     story = begun()
     assert story.release("a", ReleaseReason.WITHDRAWN).events[0].again_time == 0

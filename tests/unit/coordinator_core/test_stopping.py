@@ -31,7 +31,7 @@ def test_cancel_with_nothing_running_is_final_at_once():
     assert stopped_by(decision) == (["a"], [])
     assert (story.state, story.execution.error.message) == ("CANCELLED", "enough")
     assert story.run("s").state.value == "CANCELLED"
-    assert summary(story.execution) == ((), (), (), ("a", "s", "z"))
+    assert summary(story.execution)[:5] == ((), (), (), (), ("a", "s", "z"))
     assert isinstance(story.effects[-1], ReportFinished)
 
 

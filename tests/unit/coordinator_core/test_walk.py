@@ -82,7 +82,7 @@ def test_a_failure_blocks_what_needs_its_success_and_nothing_else():
     finished = the_event("ExecutionFinished", story.succeed("more"))
     assert story.state == "FAILED"
     assert finished.error == FinalError("bad", "BOOM", "bad went wrong 42 times")
-    assert summary(story.execution) == (("free", "more"), ("bad",), (), ("next", "last", "both"))
+    assert summary(story.execution)[:5] == (("free", "more"), ("bad",), (), ("next", "last", "both"), ())
     assert story.execution.output is None
 
 
@@ -95,7 +95,7 @@ def test_a_failure_edge_handles_the_failure():
     assert names(story.fail("a")) == ["RunFailed", "WorkSkipped"]
     story.do("alarm", "end")
     assert story.state == "SUCCESS"
-    assert summary(story.execution) == (("alarm", "end"), ("a",), ("good",), ())
+    assert summary(story.execution)[:5] == (("alarm", "end"), ("a",), ("good",), (), ())
 
 
 def test_always_cleans_up_after_a_failure_further_up_but_does_not_absolve():
@@ -143,7 +143,7 @@ def test_fail_fast_stops_everything_at_the_first_unhandled_failure():
     assert story.ready == []
     assert names(story.succeed("slow")) == ["RunSucceeded", "ExecutionFinished"]
     assert (story.state, story.execution.error.node) == ("FAILED", "bad")
-    assert summary(story.execution) == (("slow",), ("bad",), (), ("waiting", "next"))
+    assert summary(story.execution)[:5] == (("slow",), ("bad",), (), (), ("waiting", "next"))
 
 
 def test_default_output_is_that_of_the_leaves():

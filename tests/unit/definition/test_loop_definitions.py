@@ -57,7 +57,7 @@ def test_a_good_repeat_has_no_faults(config: Any) -> None:
         ("for_each@1", {}, "config.items", "REQUIRED"),
         ("for_each@1", {}, "config.body", "REQUIRED"),
         ("for_each@1", {**EACH, "items": {}}, "config.items", "WRONG_TYPE"),
-        ("for_each@1", {**EACH, "items": [0] * (ITEMS_MAX + 1)}, "config.items", "OUT_OF_RANGE"),
+        ("for_each@1", {**EACH, "items": [0] * (ITEMS_MAX + 1)}, "config.items", "TOO_LONG"),
         ("for_each@1", {**EACH, "maxParallel": 0}, "config.maxParallel", "OUT_OF_RANGE"),
         ("for_each@1", {**EACH, "maxParallel": 1_001}, "config.maxParallel", "OUT_OF_RANGE"),
         ("for_each@1", {**EACH, "onItemFailure": "IGNORE"}, "config.onItemFailure", "UNKNOWN_VALUE"),

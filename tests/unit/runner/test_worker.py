@@ -18,6 +18,7 @@ from services.runner.app.modules.flow import delay
 from services.runner.app.worker import TEND_SECONDS
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
+from services.runner.peers.translate import report_of
 from tests.support.probe import until
 from tests.support.runner_bench import EXECUTION_ID, HANGS_SECONDS, RUN_LEASE, STALLED_SECONDS_MAX, Bench, Signal, a_job
 from windlass.sdk import Context, TransientError
@@ -332,6 +333,20 @@ async def test_what_a_heartbeat_leaves_out_stays_as_it_was_told(bench: Bench, sa
     bench.registry.declare("test.steps@1")(steps)
     await bench.outcome(a_job("test.steps@1"))
     assert [(each.fraction, each.message, each.cursor) for each in news] == [told]
+
+
+@pytest.mark.parametrize(("raised", "cursor"), [(True, b'{"page":2}'), (False, b"")])
+async def test_the_last_cursor_goes_along_with_a_failure(bench: Bench, raised: bool, cursor: bytes) -> None:
+    async def fails(ctx: Context, _inputs: Any, _config: Any) -> None:
+        await ctx.heartbeat(cursor={"page": 2})
+        if raised:
+            raise TransientError("half way")
+
+    bench.registry.declare("test.fails@1")(fails)
+    await bench.outcome(a_job("test.fails@1"))
+    assert bench.desk.ended[-1].cursor == cursor
+    report = report_of(bench.desk.ended[-1], "r1")
+    assert report.failed.cursor == cursor
 
 
 async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> None:

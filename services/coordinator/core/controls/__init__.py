@@ -12,20 +12,27 @@ from services.coordinator.core.controls.for_each import ForEach
 from services.coordinator.core.controls.join import Join
 from services.coordinator.core.controls.loop import LoopControl
 from services.coordinator.core.controls.repeat import Repeat
+from services.coordinator.core.controls.request_approval import RequestApproval
 from services.coordinator.core.controls.sleep import Sleep
+from services.coordinator.core.controls.state_set import StateSet
 from services.coordinator.core.controls.sub_workflow import SubWorkflow
+from services.coordinator.core.controls.wait_signal import WaitSignal
 from services.coordinator.core.events import ItemsRead, WaitEnded, WaitOutcome
 from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
+from services.coordinator.core.workflow_state import state_conflict
 
-_CONTROLS = (ForEach(), Join(), Repeat(), Sleep(), SubWorkflow())
+_CONTROLS = (ForEach(), Join(), Repeat(), RequestApproval(), Sleep(), StateSet(), SubWorkflow(), WaitSignal())
 CONTROLS: dict[str, Control] = {control.module: control for control in _CONTROLS}
 
 
 def begin(turn: Turn, work: Work) -> None:
     count = len(turn.events)
+    if conflict := state_conflict(turn.execution, work.node):
+        turn.fail(work, "STATE_CONFLICT", conflict)
+        return
     try:
         CONTROLS[work.node.module].begin(turn, work)
     except InvalidConfig as fault:

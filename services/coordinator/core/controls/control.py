@@ -2,12 +2,14 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from services.coordinator.core.events import WaitEnded
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import INLINE_BYTES_MAX, BrokenInvariant, OutputRef
+from services.coordinator.core.values import INLINE_BYTES_MAX, BrokenInvariant, OutputRef, Span
+from windlass.definition.durations import parse_duration
 
 
 class InvalidConfig(ValueError):
@@ -31,6 +33,27 @@ class Control(ABC):
         raise BrokenInvariant(f"{self.module} never waits")
 
 
+def members_of(config: object, module: str) -> dict[str, Any]:
+    if not isinstance(config, dict):
+        raise InvalidConfig(f"the config of {module} is an object")
+    return config
+
+
+def timeout_of(config: Mapping[str, Any], actions: Sequence[str]) -> Span:
+    """How long the control waits for people or for messages; 0: without end. `actions` may follow when it is over."""
+    if config.get("onTimeout", actions[0]) not in actions:
+        raise InvalidConfig(f"onTimeout is one of {', '.join(actions)}")
+    if "timeout" not in config:
+        return 0
+    try:
+        timeout = parse_duration(config["timeout"])
+    except ValueError as fault:
+        raise InvalidConfig(str(fault)) from None
+    if not timeout:
+        raise InvalidConfig("a timeout is longer than nothing")
+    return timeout
+
+
 def config_of(work: Work) -> Any:
     """The node's config, rendered where it holds templates. `InvalidConfig` if a runner rendered no JSON."""
     config = work.config or work.node.config
@@ -47,6 +70,6 @@ def inputs_of(work: Work) -> bytes:
     """The node's inputs as JSON, rendered where they hold templates, with what a person has laid over them."""
     if not work.config and not work.overrides:
         return work.node.inputs
-    assert not isinstance(work.config, OutputRef), "config_of was asked first"
-    inputs = json.loads(work.config)["inputs"] if work.config else json.loads(work.node.inputs)
-    return json.dumps(inputs | json.loads(work.overrides or b"{}"), ensure_ascii=False, separators=(",", ":")).encode()
+    # A rendering that is too large to be inline has failed the node before.
+    assert isinstance(work.config, bytes)
+    return json.dumps(json.loads(work.config)["inputs"], ensure_ascii=False, separators=(",", ":")).encode()

@@ -7,12 +7,16 @@ does not fit the state is a bug and raises here.
 The cost of an event is that of the edges of the work that it names. Nothing is copied.
 """
 
-from collections.abc import Iterable
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
 
 from services.coordinator.core import events as ev
 from services.coordinator.core.fold import (
+    answers,
+    approvals,
     children,
+    circuits,
+    compensating,
     dead_letters,
     graph,
     lifetime,
@@ -20,11 +24,53 @@ from services.coordinator.core.fold import (
     pausing,
     reopening,
     runs,
+    signals,
     waits,
 )
-from services.coordinator.core.fold.answers import remember
-from services.coordinator.core.state import Answer, Execution
-from services.coordinator.core.values import RunState
+from services.coordinator.core.state import Execution
+
+# A table takes the same time for each of the events. Most of them are leases and successes of runs.
+BOOKKEEPING: Mapping[type[ev.Event], Callable[[Execution, Any], None]] = {
+    ev.ExecutionStarted: lifetime.execution_started,
+    ev.ExecutionAdopted: lifetime.execution_adopted,
+    ev.StopOrdered: lifetime.stop_ordered,
+    ev.CompensationStarted: compensating.compensation_started,
+    ev.ExecutionFinished: lifetime.execution_finished,
+    ev.OutputRequested: graph.output_requested,
+    ev.RunLeased: runs.run_leased,
+    ev.RunStarted: runs.run_started,
+    ev.RunProgressed: runs.run_progressed,
+    ev.RunSucceeded: runs.run_succeeded,
+    ev.RunFailed: runs.run_failed,
+    ev.RunLost: runs.run_lost,
+    ev.RunReleased: runs.run_released,
+    ev.RunCancelled: runs.run_cancelled,
+    ev.LateReportRejected: runs.late_report_rejected,
+    ev.ControlRendered: runs.control_rendered,
+    ev.WorkRendered: runs.work_rendered,
+    ev.WorkSkipped: runs.work_skipped,
+    ev.WorkBlocked: graph.work_blocked,
+    ev.BackoffEnded: graph.backoff_ended,
+    ev.WorkHeldBack: circuits.work_held_back,
+    ev.WorkLetThrough: circuits.work_let_through,
+    ev.WaitStarted: waits.wait_started,
+    ev.WaitEnded: waits.wait_ended,
+    ev.RunDeferred: waits.apply_outside,
+    ev.OutsideAnswered: waits.apply_outside,
+    ev.SignalReceived: signals.apply_signal,
+    ev.SignalTaken: signals.apply_signal,
+    ev.ApprovalRequested: approvals.apply_approval,
+    ev.ApprovalDecided: approvals.apply_approval,
+    **dict.fromkeys(get_args(ev.LoopEvent), loops.apply_to_loop),
+    **dict.fromkeys(get_args(ev.OfChild), children.apply_to_children),
+    ev.ExecutionPaused: pausing.execution_paused,
+    ev.ExecutionResumed: pausing.execution_resumed,
+    ev.ExecutionReopened: reopening.execution_reopened,
+    ev.DeadLetterResolved: dead_letters.dead_letter_resolved,
+    ev.RunQuarantined: answers.run_quarantined,
+    ev.CommandRefused: answers.command_refused,
+}
+assert BOOKKEEPING.keys() == set(get_args(ev.Event)), "an event has no bookkeeping"
 
 
 def fold(execution: Execution, events: Iterable[ev.Event]) -> Execution:
@@ -35,68 +81,4 @@ def fold(execution: Execution, events: Iterable[ev.Event]) -> Execution:
 
 def apply(execution: Execution, event: ev.Event) -> None:
     execution.seq += 1
-    match event:
-        case ev.RunSucceeded():
-            runs.run_succeeded(execution, event)
-        case ev.RunLeased():
-            runs.run_leased(execution, event)
-        case ev.ExecutionStarted():
-            lifetime.execution_started(execution, event)
-        case ev.ExecutionFinished():
-            lifetime.execution_finished(execution, event)
-        case ev.ExecutionAdopted():
-            execution.epoch = event.epoch
-            execution.holder = event.holder
-        case ev.RunStarted():
-            runs.run_started(execution, event)
-        case ev.RunProgressed():
-            runs.run_progressed(execution, event)
-        case ev.ControlRendered():
-            runs.control_rendered(execution, event)
-        case ev.WorkRendered():
-            runs.work_rendered(execution, event)
-        case ev.RunFailed():
-            runs.run_failed(execution, event)
-        case ev.RunLost():
-            runs.run_lost(execution, event)
-        case ev.RunReleased():
-            runs.run_released(execution, event)
-        case ev.RunCancelled():
-            runs.run_cancelled(execution, event)
-        case ev.LateReportRejected():
-            execution.runs[event.run - 1].is_late_noted = True
-        case ev.BackoffEnded():
-            graph.backoff_ended(execution, event)
-        case ev.WaitStarted():
-            waits.wait_started(execution, event)
-        case ev.WaitEnded():
-            waits.wait_ended(execution, event)
-        case ev.LoopEvent():
-            loops.apply_to_loop(execution, event)
-        case ev.ChildEvent():
-            children.apply_to_children(execution, event)
-        case ev.WorkSkipped():
-            work = graph.passed_over(execution, event.key)
-            run = runs.new_run(execution, work, event, RunState.SKIPPED)
-            run.start_time = run.end_time = event.time
-            graph.apply_consequences(execution, work, event.then)
-        case ev.WorkBlocked():
-            graph.apply_consequences(execution, graph.passed_over(execution, event.key), event.then)
-        case ev.OutputRequested():
-            graph.make_ready(execution, execution.work_of(event.key))
-        case ev.StopOrdered():
-            lifetime.stop_ordered(execution, event)
-        case ev.ExecutionPaused():
-            pausing.execution_paused(execution, event)
-        case ev.ExecutionResumed():
-            pausing.execution_resumed(execution, event)
-        case ev.ExecutionReopened():
-            reopening.execution_reopened(execution, event)
-        case ev.DeadLetterResolved():
-            dead_letters.dead_letter_resolved(execution, event)
-        case ev.RunQuarantined():
-            remember(execution, event.message_id)
-        case ev.CommandRefused():
-            remember(execution, event.message_id, Answer(event.reason, event.message))
-        case _:
-            assert_never(event)
+    BOOKKEEPING[type(event)](execution, event)

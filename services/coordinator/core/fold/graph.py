@@ -16,6 +16,8 @@ def apply_consequences(execution: Execution, work: Work, then: ev.Consequences) 
         target.unresolved -= 1
         if resolution == _TAKEN:
             target.taken += 1
+            if target.node.begins_on_one_path and target.begun_by is None:
+                target.begun_by = work.node.id
         elif resolution == _BLOCKED:
             target.blocked += 1
     release_targets(execution, then)
@@ -83,6 +85,8 @@ def cancel(execution: Execution, work: Work) -> None:
         case WorkState.BACKOFF:
             del execution.backoffs[work.key]
             work.timer = 0
+        case WorkState.HELD_BACK:
+            execution.held_back.pop(work.key).timer = 0
         case WorkState.BEGUN:
             # The keys have the order of the queue, so each is found at its head.
             execution.to_begin.remove(work)
@@ -95,6 +99,14 @@ def cancel(execution: Execution, work: Work) -> None:
             raise BrokenInvariant(f"{work.key} is {work.state.value} and cannot be cancelled")
     work.state = WorkState.CANCELLED
     item_ended(work)
+
+
+def work_blocked(execution: Execution, event: ev.WorkBlocked) -> None:
+    apply_consequences(execution, passed_over(execution, event.key), event.then)
+
+
+def output_requested(execution: Execution, event: ev.OutputRequested) -> None:
+    make_ready(execution, execution.work_of(event.key))
 
 
 def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> None:

@@ -22,6 +22,11 @@ def execution_started(execution: Execution, event: ev.ExecutionStarted) -> None:
     release_targets(execution, event.then)
 
 
+def execution_adopted(execution: Execution, event: ev.ExecutionAdopted) -> None:
+    execution.epoch = event.epoch
+    execution.holder = event.holder
+
+
 def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
     end_pause(execution)
     execution.stop = Stop(event.outcome, event.error)

@@ -8,7 +8,7 @@ from services.coordinator.core.fold.runs import forget_loop, run_of
 from services.coordinator.core.state import Execution, Work, WorkLoop, WorkState
 
 
-def apply_to_loop(execution: Execution, event: ev.OfLoop) -> None:
+def apply_to_loop(execution: Execution, event: ev.LoopEvent) -> None:
     work = run_of(execution, event).work
     match event:
         case ev.ItemsRequested():

@@ -31,7 +31,7 @@ def _end_hold(execution: Execution, node_id: str) -> None:
 
 
 def _open(execution: Execution, event: ev.ExecutionReopened) -> None:
-    execution.final_state = execution.output = execution.error = execution.stop = None
+    execution.final_state = execution.output = execution.error = execution.stop = execution.compensation = None
     execution.end_time = 0
     # The end need not be reported any more.
     execution.obligations.clear()

@@ -1,10 +1,18 @@
 """Bookkeeping of runs: they are made, go on and end, and their work with them."""
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.fold.graph import apply_consequences, begin, fail, item_ended, release_targets
+from services.coordinator.core.fold.graph import (
+    apply_consequences,
+    begin,
+    fail,
+    item_ended,
+    make_ready,
+    passed_over,
+    release_targets,
+)
 from services.coordinator.core.fold.timers import set_timer
 from services.coordinator.core.state import Execution, Run, TimerKind, Work, WorkState
-from services.coordinator.core.values import BrokenInvariant, FailureReason, RunState, WorkKey
+from services.coordinator.core.values import ApprovalState, BrokenInvariant, FailureReason, RunState, WorkKey
 
 # Every step asks for these. To look a member up in its enum takes 45 ns in Python 3.11.
 _LIVE, _SUCCEEDED = WorkState.LIVE, WorkState.SUCCEEDED
@@ -40,7 +48,8 @@ def run_started(execution: Execution, event: ev.RunStarted) -> None:
 
 
 def run_progressed(execution: Execution, event: ev.RunProgressed) -> None:
-    run = execution.live[event.run]
+    # Nobody has a run that was deferred.
+    run = execution.runs[event.run - 1]
     run.heartbeat_time = event.time
     run.progress = event.progress
     run.progress_message = event.message
@@ -62,6 +71,8 @@ def run_succeeded(execution: Execution, event: ev.RunSucceeded) -> None:
         execution.cost_tokens += event.cost_tokens
     run.output = work.output = event.output
     work.state = _SUCCEEDED
+    if work.node.compensation is not None:
+        execution.compensable.append(work)
     if work.loop is not None:
         item_ended(work)
     apply_consequences(execution, work, event.then)
@@ -103,6 +114,8 @@ def run_failed(execution: Execution, event: ev.RunFailed) -> None:
     run.error = event.error
     run.fingerprint = event.fingerprint
     run.retry_time = event.retry_time
+    if execution.held_back or execution.let_through:
+        _end_hold(execution, event.key)
     work.may_have_run_before |= not run.is_rendering
     work.failures += event.is_charged
     if event.reason is None:
@@ -112,6 +125,14 @@ def run_failed(execution: Execution, event: ev.RunFailed) -> None:
         work.timer = set_timer(execution, event.retry_time, TimerKind.BACKOFF, work)
     else:
         fail(execution, work, event)
+
+
+def _end_hold(execution: Execution, key: WorkKey) -> None:
+    """The work failed, while it waited for the circuit of its target or after it was let through."""
+    if (held := execution.held_back.pop(key, None)) is not None:
+        held.timer = 0
+    if (passed := execution.let_through.get(key)) is not None:
+        passed.is_probe = False
 
 
 def run_lost(execution: Execution, event: ev.RunLost) -> None:
@@ -156,6 +177,8 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
         wait.timer = 0
         if wait.child is not None:
             del execution.children[wait.child.execution_id]
+        if event.run in execution.approvals:
+            execution.approvals[event.run].state = ApprovalState.CANCELLED
     forget_loop(execution, event.key)
     run.is_answered = run.is_answered or event.is_reported
     run.state = RunState.CANCELLED
@@ -165,12 +188,29 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
     item_ended(run.work)
 
 
+def late_report_rejected(execution: Execution, event: ev.LateReportRejected) -> None:
+    execution.runs[event.run - 1].is_late_noted = True
+
+
+def work_skipped(execution: Execution, event: ev.WorkSkipped) -> None:
+    work = passed_over(execution, event.key)
+    run = new_run(execution, work, event, RunState.SKIPPED)
+    run.start_time = run.end_time = event.time
+    apply_consequences(execution, work, event.then)
+
+
 def forget_loop(execution: Execution, key: WorkKey) -> None:
     execution.unread.pop(key, None)
     execution.unstored.pop(key, None)
     if loop := execution.loops.pop(key, None):
         # Its items keep the loop, and the list may be large.
         loop.items = ()
+
+
+def backoff_ended(execution: Execution, event: ev.BackoffEnded) -> None:
+    work = execution.backoffs.pop(event.key)
+    work.timer = 0
+    make_ready(execution, work)
 
 
 def ended_run(execution: Execution, event: ev.RunEvent) -> Run:

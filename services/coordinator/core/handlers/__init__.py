@@ -3,9 +3,12 @@
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             pausing    Pause, Resume
-    storing     StartLoop, FinishLoop            reopening  Retry
-    children    news of the executions that nodes start
-    dead_letters   Requeue, MarkFixed, Discard, Quarantine
+    storing     StartLoop, FinishLoop            children   news of the executions that nodes start
+    signalling  Signal                           deciding   DecideApproval
+    reopening   Retry
+    deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
+    reopening   Retry                            circuits   ReportHeldBack, HoldBack, LetThrough
+    reopening   Retry                            dead_letters   Requeue, MarkFixed, Discard, Quarantine
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -18,11 +21,15 @@ from services.coordinator.core.advance import advance
 from services.coordinator.core.decision import CommandRefusal, Decision, RefusalReason
 from services.coordinator.core.handlers import (
     children,
+    circuits,
     dead_letters,
+    deciding,
+    deferring,
     leasing,
     pausing,
     reopening,
     reporting,
+    signalling,
     starting,
     stopping,
     storing,
@@ -43,12 +50,18 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.ReportSuccess: reporting.report_success,
     commands.ReportFailure: reporting.report_failure,
     commands.ReportStopped: reporting.report_stopped,
+    commands.ReportDeferred: deferring.report_deferred,
+    commands.Signal: signalling.signal,
+    commands.DecideApproval: deciding.decide,
+    commands.CompleteRun: deferring.complete,
+    commands.FailRun: deferring.fail,
+    commands.HeartbeatRun: deferring.heartbeat,
     commands.Cancel: stopping.cancel,
     commands.Pause: pausing.pause,
     commands.Resume: pausing.resume,
-    commands.Retry: reopening.retry,
     commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
+    commands.Retry: reopening.retry,
     commands.Requeue: dead_letters.requeue,
     commands.MarkFixed: dead_letters.mark_fixed,
     commands.Discard: dead_letters.discard,
@@ -58,6 +71,9 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.RefuseChild: children.refuse_child,
     commands.NoteChildCancelTold: children.note_child_cancel_told,
     commands.EndChild: children.end_child,
+    commands.ReportHeldBack: circuits.report_held_back,
+    commands.HoldBack: circuits.hold_back,
+    commands.LetThrough: circuits.let_through,
 }
 assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"
 

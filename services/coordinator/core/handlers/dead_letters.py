@@ -12,7 +12,7 @@ from services.coordinator.core.handlers.reopening import reopen, resolve, with_w
 from services.coordinator.core.reopening import is_held
 from services.coordinator.core.state import DeadLetter, Execution
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import DeadLetterResolution, Error, ErrorClass
+from services.coordinator.core.values import DeadLetterResolution, Error, ErrorClass, FailureReason
 
 
 @answered_once
@@ -79,5 +79,5 @@ def quarantine(turn: Turn, command: Quarantine) -> CommandRefusal | None:
     turn.emit(RunQuarantined(turn.now, run.work.key, run.number, command.message_id, command.caller, command.notes))
     error = Error(ErrorClass.PERMANENT, "QUARANTINED", command.notes or f"set apart by {command.caller}")
     report = ReportOfEnd(run.number, run.epoch, start_time=run.start_time, end_time=turn.now)
-    turn.fail_run(run.work, report, error, is_reported=False, is_quarantined=True)
+    turn.fail_run(run.work, report, error, is_reported=False, reason=FailureReason.MANUAL)
     return None

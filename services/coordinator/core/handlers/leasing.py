@@ -12,15 +12,8 @@ it is rendered, the count begins anew.
 
 from services.coordinator.core.commands import Assign, AssignedRun, LoseRunner, Release, ReportOfEnd
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
-from services.coordinator.core.events import (
-    NOTHING_FOLLOWS,
-    Consequences,
-    RunLeased,
-    RunLost,
-    RunProgressed,
-    RunReleased,
-)
-from services.coordinator.core.inputs import INPUTS_BYTES_MAX, excess_bytes
+from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, RunLeased, RunLost, RunReleased
+from services.coordinator.core.inputs import InputsFault, inputs_fault
 from services.coordinator.core.late_reports import live_run
 from services.coordinator.core.retry import (
     BACKSTOP_MARGIN,
@@ -36,8 +29,8 @@ from services.coordinator.core.values import Error, FailureReason, ReleaseReason
 
 
 def assign(turn: Turn, command: Assign) -> CommandRefusal | None:
-    """All grants or none: work that is not ready means that the caller looked at another state. Work whose inputs are
-    too large for any runner gets its run too, and fails with it."""
+    """All grants or none: work that is not ready means that the caller looked at another state. Work that no runner can
+    be given, because of its inputs, gets its run too, and fails with it."""
     execution = turn.execution
     if execution.is_final:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
@@ -51,23 +44,22 @@ def assign(turn: Turn, command: Assign) -> CommandRefusal | None:
             return CommandRefusal(RefusalReason.NOT_READY, f"{work.node.id} is not ready")
     if len(set(works)) < len(works):
         return CommandRefusal(RefusalReason.NOT_READY, "the same work twice")
-    too_large: list[Work] = []
+    faults: list[tuple[Work, InputsFault]] = []
     for grant in command.grants:
-        if not _lease(turn, grant):
-            too_large.append(grant.work)  # noqa: PERF401 - a comprehension costs a function
-    for work in too_large:
-        message = (
-            f"the outputs that its templates see have {excess_bytes(execution, work.node)} bytes together, and at most"
-            f" {INPUTS_BYTES_MAX} can be handed to a runner; refer to fewer outputs, or to smaller ones"
-        )
-        turn.fail(work, "INPUTS_TOO_LARGE", message)
+        fault = _lease(turn, grant)
+        if fault is not None:
+            faults.append((grant.work, fault))
+    for work, fault in faults:
+        turn.fail(work, fault.type, fault.message)
     return None
 
 
-def _lease(turn: Turn, grant: AssignedRun) -> bool:
-    """False: the inputs of the work are too large for any runner, and its run has none."""
+def _lease(turn: Turn, grant: AssignedRun) -> InputsFault | None:
+    """The error of work that no runner can be given. Its run has no runner."""
     work, node = grant.work, grant.work.node
-    is_deliverable = not (work.is_templated and excess_bytes(turn.execution, node))
+    # Work without templates sees nothing, but it may be the place where states meet.
+    fault = inputs_fault(turn.execution, work) if work.is_templated or node.state_from else None
+    is_deliverable = fault is None
     has_timeout = bool(node.timeout) and not grant.is_rendering
     turn.emit(
         RunLeased(
@@ -82,7 +74,7 @@ def _lease(turn: Turn, grant: AssignedRun) -> bool:
             turn.now + node.timeout + BACKSTOP_MARGIN if has_timeout else 0,
         )
     )
-    return is_deliverable
+    return fault
 
 
 def release(turn: Turn, command: Release) -> CommandRefusal | None:
@@ -94,8 +86,7 @@ def release(turn: Turn, command: Release) -> CommandRefusal | None:
     if not isinstance(run, Run):
         return run
     work = run.work
-    if command.cursor and command.cursor != work.cursor:
-        turn.emit(RunProgressed(turn.now, work.key, run.number, run.progress, run.progress_message, command.cursor))
+    turn.keep_cursor(run, command.cursor)
     again_time = 0
     if is_reported:
         if work.hand_backs >= HAND_BACKS_MAX:

@@ -40,8 +40,8 @@ def reopen(
     """Has these nodes done again, and what depends on them. Their dead letters are resolved with it. The node `fixed`
     is left to the caller, and so is its dead letter."""
     execution = turn.execution
-    if execution.stop is not None and not execution.is_final:
-        return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution is ending: {execution.stop.outcome}")
+    if execution.is_ending and not execution.is_final:
+        return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is ending")
     node_ids = closure(execution, chosen)
     if (refusal := _unfit(execution, node_ids, overrides)) is not None:
         return refusal
@@ -84,7 +84,7 @@ def resolve(
 
 def with_what_was_left(execution: Execution, node_id: str) -> Collection[str]:
     """The node, and what an early end has left undone: otherwise the execution could not end any more."""
-    has_ended_early = execution.is_final and execution.stop is not None
+    has_ended_early = execution.is_final and execution.is_ending
     unfinished = unfinished_nodes(execution) if has_ended_early else []
     return dict.fromkeys((node_id, *(each for each in unfinished if not _has_failed(execution, each))))
 
@@ -96,7 +96,7 @@ def _chosen(execution: Execution, from_node: str) -> Collection[str] | CommandRe
         if failed and execution.state is not ExecutionState.SUCCESS:
             return failed
         return CommandRefusal(RefusalReason.EXECUTION_NOT_FAILED, "no node has failed, so there is nothing to retry")
-    if from_node not in execution.definition.nodes:
+    if from_node not in execution.definition.nodes or execution.definition.nodes[from_node].undoes:
         return CommandRefusal(RefusalReason.NODE_NOT_FOUND, f"the workflow has no node {from_node!r}")
     work = execution.current.get(from_node)
     if work is None or work.run is None or work.state in (WorkState.SKIPPED, WorkState.BLOCKED):

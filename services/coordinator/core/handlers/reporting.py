@@ -9,7 +9,7 @@ from services.coordinator.core.late_reports import of_live_run
 from services.coordinator.core.retry import BACKSTOP_MARGIN
 from services.coordinator.core.state import Run
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, RunState
+from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, Instant, OutputRef, RunState
 
 
 @of_live_run
@@ -44,11 +44,15 @@ def _go_on_rendered(turn: Turn, run: Run, report: commands.ReportSuccess) -> Non
     key, times = run.work.key, _times(report, turn.now)
     if turn.execution.stop is not None:
         turn.emit(ev.RunCancelled(turn.now, key, run.number, *times, True))
+    elif isinstance(report.output, OutputRef):
+        if run.work.node.has_control_inputs:
+            message = f"the config and the inputs have over {INLINE_BYTES_MAX} bytes"
+            turn.fail_run(run.work, report, Error(ErrorClass.PERMANENT, "INVALID_CONFIG", message))
+        else:
+            turn.emit(ev.ControlRendered(turn.now, key, run.number, b"", *times, report.output))
     elif run.work.node.has_control_inputs and not results.is_rendering(report.output):
         error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", "the renderer returned no config and inputs")
         turn.fail_run(run.work, report, error)
-    elif isinstance(report.output, OutputRef):
-        turn.emit(ev.ControlRendered(turn.now, key, run.number, b"", *times, report.output))
     else:
         turn.emit(ev.ControlRendered(turn.now, key, run.number, report.output, *times))
 
@@ -71,6 +75,7 @@ def _times(report: commands.ReportOfEnd, now: Instant) -> tuple[Instant, Instant
 
 @of_live_run
 def report_failure(turn: Turn, run: Run, report: commands.ReportFailure) -> None:
+    turn.keep_cursor(run, report.cursor)
     turn.fail_run(run.work, report, report.error, random=report.random, retry_after=report.retry_after)
 
 

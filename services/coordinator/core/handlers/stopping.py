@@ -10,7 +10,7 @@ def cancel(turn: Turn, command: Cancel) -> CommandRefusal | None:
     execution = turn.execution
     if execution.is_final and execution.state is not ExecutionState.CANCELLED:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution ended as {execution.state}")
-    if not execution.is_final and execution.stop is None:
+    if not execution.is_final and not execution.is_ending:
         order_cancel(turn, command)
     return None
 

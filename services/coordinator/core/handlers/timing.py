@@ -5,9 +5,11 @@ from typing import assert_never
 from services.coordinator.core.commands import ReportOfEnd, Tick
 from services.coordinator.core.controls import end_wait
 from services.coordinator.core.decision import CommandRefusal
-from services.coordinator.core.events import BackoffEnded, WaitOutcome
+from services.coordinator.core.events import BackoffEnded, WaitKind, WaitOutcome
+from services.coordinator.core.handlers import deferring
+from services.coordinator.core.handlers.circuits import give_up
 from services.coordinator.core.handlers.stopping import order_timeout
-from services.coordinator.core.state import Run, Timer, TimerKind, Wait, Work
+from services.coordinator.core.state import CircuitHold, Run, Timer, TimerKind, Wait, Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import SECOND, Error, ErrorClass
 
@@ -27,7 +29,10 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
             turn.emit(BackoffEnded(turn.now, subject.key))
         case TimerKind.WAIT:
             assert isinstance(subject, Wait)
-            end_wait(turn, subject.work, WaitOutcome.EXPIRED)
+            if subject.kind is WaitKind.OUTSIDE:
+                deferring.time_out(turn, subject.work, random)
+            else:
+                end_wait(turn, subject.work, WaitOutcome.EXPIRED)
         case TimerKind.BACKSTOP:
             assert isinstance(subject, Run)
             _time_out(turn, subject, random)
@@ -36,6 +41,9 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
         case TimerKind.ANSWER:
             for run in list(turn.execution.live.values()):
                 turn.cancel_run(run.work)
+        case TimerKind.GIVE_UP:
+            assert isinstance(subject, CircuitHold)
+            give_up(turn, subject)
         case _:
             assert_never(timer.kind)
 

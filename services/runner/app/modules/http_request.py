@@ -4,7 +4,7 @@ config: method (GET), url, headers{}, query{}, body, timeout. A text body is sen
 as a form when the content-type says so; `json` is a body that is always JSON. Output: {status, headers, body}; the body
 is parsed when the answer is JSON. 5xx, 408, 425, 429 and network faults are TRANSIENT (Retry-After counts, in seconds
 or as a date), other 4xx PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that the server can
-recognise a second attempt.
+recognise a second attempt. The host and port of the url are the target, whose circuit may be open (docs/circuits.md).
 
 Hazards: only public addresses are called, and those that the operator allows (`guarded_sockets.py`). A redirect to
 another origin gets no credentials. Errors and spans name the host and nothing else of the address, because a user name,
@@ -38,6 +38,7 @@ from services.runner.app.modules.sent_secrets import SentSecrets
 from services.runner.app.rendering.bodies import SMALL_BYTES_MAX, body_of, codec_of
 from services.runner.core.egress import Egress
 from services.runner.core.failures import FailureClass, of_status, seconds_asked
+from windlass.definition.targets import http_target
 from windlass.sdk import Context, Module, ModuleError, ModuleTimeout, PermanentError, TransientError
 from windlass.sdk.registry import Returned
 
@@ -133,6 +134,8 @@ async def _request(ctx: Context, config: Any, sockets: GuardedSockets, read: Rea
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise PermanentError("config.url must be an http:// or https:// address", type="INVALID_CONFIG")
     host = _host(url)
+    if name := http_target(url):
+        ctx.target(name)
     try:
         return await _answer(ctx, config, url, host, sockets, read)
     except TimeoutError:
@@ -147,6 +150,7 @@ async def _request(ctx: Context, config: Any, sockets: GuardedSockets, read: Rea
         raise TransientError(f"no connection to {error.host}: {type(error).__name__}", type="HTTP_NETWORK") from None
     except (ValueError, TypeError) as error:
         # The texts of these errors repeat what was wrong. ValueError: also an invalid address (aiohttp.InvalidURL).
+        ctx.called = ""  # nothing was sent
         what = f"the request to {host} cannot be made: its address, method or headers are malformed"
         raise PermanentError(f"{what} ({type(error).__name__})", type="HTTP_INVALID") from None
     except aiohttp.ClientError as error:
@@ -221,6 +225,7 @@ class _Headers:
 
 
 def _denied(ctx: Context, host: str, denied: AddressDenied) -> PermanentError:
+    ctx.called = ""  # nothing was sent
     # Only the operator is told what the name resolves to.
     log.info("address refused", run_id=ctx.run_id, host=host, address=denied.address)
     return PermanentError(

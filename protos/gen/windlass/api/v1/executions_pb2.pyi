@@ -198,15 +198,21 @@ class GetExecutionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    AS_OF_SEQ_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
+    as_of_seq: _builtins.int
+    """The execution as it was after the event with this sequence. 0: as it is now. A number beyond the last event is the
+    same as the last one. A queued execution, which has no events, is returned as it is.
+    """
     def __init__(
         self,
         *,
         execution_id: _builtins.str = ...,
+        as_of_seq: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_seq", b"as_of_seq", "execution_id", b"execution_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -476,6 +482,61 @@ class ResumeExecutionResponse(_message.Message):
 Global___ResumeExecutionResponse: _TypeAlias = ResumeExecutionResponse  # noqa: Y015
 
 @_typing.final
+class SignalExecutionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    signal: _builtins.str
+    """The name for which nodes wait (wait_signal@1)."""
+    request_id: _builtins.str
+    """Any text that the caller chooses. Empty: no repeat is recognised."""
+    @_builtins.property
+    def payload(self) -> _struct_pb2.Struct:
+        """The output of the node that takes the signal. At most 256 KiB of JSON. Absent: {}."""
+
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        signal: _builtins.str = ...,
+        payload: _struct_pb2.Struct | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "payload", b"payload", "request_id", b"request_id", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalExecutionRequest: _TypeAlias = SignalExecutionRequest  # noqa: Y015
+
+@_typing.final
+class SignalExecutionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def execution(self) -> _resources_pb2.Execution:
+        """The execution after it got the signal, or as it is when the signal is durable."""
+
+    def __init__(
+        self,
+        *,
+        execution: _resources_pb2.Execution | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalExecutionResponse: _TypeAlias = SignalExecutionResponse  # noqa: Y015
+
+@_typing.final
 class RetryExecutionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -583,3 +644,42 @@ class ListEventsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
+class ExplainExecutionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainExecutionRequest: _TypeAlias = ExplainExecutionRequest  # noqa: Y015
+
+@_typing.final
+class ExplainExecutionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPLANATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def explanation(self) -> _resources_pb2.Explanation: ...
+    def __init__(
+        self,
+        *,
+        explanation: _resources_pb2.Explanation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainExecutionResponse: _TypeAlias = ExplainExecutionResponse  # noqa: Y015

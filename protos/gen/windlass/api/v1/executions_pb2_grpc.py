@@ -79,6 +79,11 @@ class ExecutionServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.FromString,
                 _registered_method=True)
+        self.SignalExecution = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/SignalExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionResponse.FromString,
+                _registered_method=True)
         self.RetryExecution = channel.unary_unary(
                 '/windlass.api.v1.ExecutionService/RetryExecution',
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionRequest.SerializeToString,
@@ -88,6 +93,11 @@ class ExecutionServiceStub:
                 '/windlass.api.v1.ExecutionService/ListEvents',
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
+        self.ExplainExecution = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/ExplainExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.FromString,
                 _registered_method=True)
 
 
@@ -165,6 +175,17 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SignalExecution(self, request, context):
+        """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
+        payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+        taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
+        delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
+        EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RetryExecution(self, request, context):
         """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
         else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
@@ -181,6 +202,14 @@ class ExecutionServiceServicer:
 
     def ListEvents(self, request, context):
         """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainExecution(self, request, context):
+        """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
+        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -229,6 +258,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ResumeExecutionResponse.SerializeToString,
             ),
+            'SignalExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignalExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionResponse.SerializeToString,
+            ),
             'RetryExecution': grpc.unary_unary_rpc_method_handler(
                     servicer.RetryExecution,
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionRequest.FromString,
@@ -238,6 +272,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ListEvents,
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'ExplainExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -472,6 +511,33 @@ class ExecutionService:
             _registered_method=True)
 
     @staticmethod
+    def SignalExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/SignalExecution',
+            windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.SignalExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RetryExecution(request,
             target,
             options=(),
@@ -515,6 +581,33 @@ class ExecutionService:
             '/windlass.api.v1.ExecutionService/ListEvents',
             windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/ExplainExecution',
+            windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,13 @@ class ExecutionServiceStub:
     """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
     or EXECUTION_FINAL.
     """
+    SignalExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.SignalExecutionRequest, _executions_pb2.SignalExecutionResponse]
+    """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
+    payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+    taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
+    delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
+    EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+    """
     RetryExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.RetryExecutionRequest, _executions_pb2.RetryExecutionResponse]
     """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
     else. After CANCELLED and TIMEOUT also what was not done. With `from_node`, from that node, which may have succeeded.
@@ -66,6 +73,10 @@ class ExecutionServiceStub:
     """
     ListEvents: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListEventsRequest, _executions_pb2.ListEventsResponse]
     """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
+    ExplainExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ExplainExecutionRequest, _executions_pb2.ExplainExecutionResponse]
+    """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
+    ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+    """
 
 class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
@@ -157,6 +168,19 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def SignalExecution(
+        self,
+        request: _executions_pb2.SignalExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.SignalExecutionRequest, _abc.Awaitable[_executions_pb2.SignalExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.SignalExecutionResponse]:
+        """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
+        payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+        taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
+        delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
+        EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+        """
+
+    @_abc_1.abstractmethod
     def RetryExecution(
         self,
         request: _executions_pb2.RetryExecutionRequest,
@@ -179,5 +203,15 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_executions_pb2.ListEventsRequest, _abc.Awaitable[_executions_pb2.ListEventsResponse]],
     ) -> _abc.Awaitable[_executions_pb2.ListEventsResponse]:
         """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
+
+    @_abc_1.abstractmethod
+    def ExplainExecution(
+        self,
+        request: _executions_pb2.ExplainExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.ExplainExecutionRequest, _abc.Awaitable[_executions_pb2.ExplainExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.ExplainExecutionResponse]:
+        """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
+        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _aio.Server) -> None: ...

@@ -295,7 +295,9 @@ class Execution(_message.Message):
 
     @_typing.final
     class Summary(_message.Message):
-        """The ids of the nodes, by their outcome."""
+        """The ids of the nodes. In a final execution, each node is in exactly one of succeeded, failed, skipped, blocked and
+        cancelled. Before, only `running` is set.
+        """
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -303,6 +305,10 @@ class Execution(_message.Message):
         FAILED_FIELD_NUMBER: _builtins.int
         SKIPPED_FIELD_NUMBER: _builtins.int
         BLOCKED_FIELD_NUMBER: _builtins.int
+        CANCELLED_FIELD_NUMBER: _builtins.int
+        RUNNING_FIELD_NUMBER: _builtins.int
+        COMPENSATED_FIELD_NUMBER: _builtins.int
+        NOT_COMPENSATED_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def succeeded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
         @_builtins.property
@@ -311,7 +317,25 @@ class Execution(_message.Message):
         def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
         @_builtins.property
         def blocked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Blocked by a failure, never begun, or stopped because the execution ended."""
+            """Held up by a failure that nothing handled."""
+
+        @_builtins.property
+        def cancelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Stopped or never begun, because the execution was ended first."""
+
+        @_builtins.property
+        def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """The nodes that are under way: a runner has them, or they wait for what their module waits for. At most 100 of them,
+            and absent in lists. A node that waits for a runner or for its next attempt is not here.
+            """
+
+        @_builtins.property
+        def compensated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Nodes that succeeded and were undone by their compensation, because the execution did not end well."""
+
+        @_builtins.property
+        def not_compensated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Nodes that succeeded and should have been undone, but whose compensation failed for good."""
 
         def __init__(
             self,
@@ -320,10 +344,14 @@ class Execution(_message.Message):
             failed: _abc.Iterable[_builtins.str] | None = ...,
             skipped: _abc.Iterable[_builtins.str] | None = ...,
             blocked: _abc.Iterable[_builtins.str] | None = ...,
+            cancelled: _abc.Iterable[_builtins.str] | None = ...,
+            running: _abc.Iterable[_builtins.str] | None = ...,
+            compensated: _abc.Iterable[_builtins.str] | None = ...,
+            not_compensated: _abc.Iterable[_builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "failed", b"failed", "skipped", b"skipped", "succeeded", b"succeeded"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "cancelled", b"cancelled", "compensated", b"compensated", "failed", b"failed", "not_compensated", b"not_compensated", "running", b"running", "skipped", b"skipped", "succeeded", b"succeeded"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -642,6 +670,7 @@ class Run(_message.Message):
     """"<execution id>.<n>"."""
     execution_id: _builtins.str
     node: _builtins.str
+    """The id of the node; "<node>$undo" if the run undoes that node; "$output" if it renders the workflow's output."""
     module: _builtins.str
     iteration: _builtins.int
     generation: _builtins.int
@@ -808,3 +837,302 @@ class Event(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class Explanation(_message.Message):
+    """What an execution waits for, and where its time went."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Cause:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Explanation._Cause.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        CAUSE_UNSPECIFIED: Explanation._Cause.ValueType  # 0
+        QUEUED_FOR_SLOT: Explanation._Cause.ValueType  # 1
+        """All slots of the workspace are in use."""
+        QUEUED_FOR_COORDINATOR: Explanation._Cause.ValueType  # 2
+        """A slot is free, and no coordinator has taken the execution yet."""
+        WAITING_FOR_RUNNER: Explanation._Cause.ValueType  # 3
+        """No runner has a free place for the work, or none can do it."""
+        RUNNING: Explanation._Cause.ValueType  # 4
+        BACKOFF: Explanation._Cause.ValueType  # 5
+        """The time before the next attempt."""
+        CIRCUIT_OPEN: Explanation._Cause.ValueType  # 6
+        SLEEPING: Explanation._Cause.ValueType  # 7
+        WAITING_FOR_SIGNAL: Explanation._Cause.ValueType  # 8
+        WAITING_FOR_APPROVAL: Explanation._Cause.ValueType  # 9
+        WAITING_FOR_CHILD: Explanation._Cause.ValueType  # 10
+        WAITING_FOR_RESOLUTION: Explanation._Cause.ValueType  # 11
+        """A person has to resolve a dead letter."""
+        PAUSED: Explanation._Cause.ValueType  # 12
+        LEASE_IN_DOUBT: Explanation._Cause.ValueType  # 13
+        """The runner of the work is silent. The work is granted again when its lease has ended."""
+        ENGINE: Explanation._Cause.ValueType  # 14
+        """Windlass itself: decisions, commits, and take-overs."""
+        WAITING_FOR_COMPLETION: Explanation._Cause.ValueType  # 15
+        """Somebody else finishes the work, and says so with its token."""
+
+    class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
+        """The kinds of blockers, and the causes to which time is counted."""
+
+    CAUSE_UNSPECIFIED: Explanation.Cause.ValueType  # 0
+    QUEUED_FOR_SLOT: Explanation.Cause.ValueType  # 1
+    """All slots of the workspace are in use."""
+    QUEUED_FOR_COORDINATOR: Explanation.Cause.ValueType  # 2
+    """A slot is free, and no coordinator has taken the execution yet."""
+    WAITING_FOR_RUNNER: Explanation.Cause.ValueType  # 3
+    """No runner has a free place for the work, or none can do it."""
+    RUNNING: Explanation.Cause.ValueType  # 4
+    BACKOFF: Explanation.Cause.ValueType  # 5
+    """The time before the next attempt."""
+    CIRCUIT_OPEN: Explanation.Cause.ValueType  # 6
+    SLEEPING: Explanation.Cause.ValueType  # 7
+    WAITING_FOR_SIGNAL: Explanation.Cause.ValueType  # 8
+    WAITING_FOR_APPROVAL: Explanation.Cause.ValueType  # 9
+    WAITING_FOR_CHILD: Explanation.Cause.ValueType  # 10
+    WAITING_FOR_RESOLUTION: Explanation.Cause.ValueType  # 11
+    """A person has to resolve a dead letter."""
+    PAUSED: Explanation.Cause.ValueType  # 12
+    LEASE_IN_DOUBT: Explanation.Cause.ValueType  # 13
+    """The runner of the work is silent. The work is granted again when its lease has ended."""
+    ENGINE: Explanation.Cause.ValueType  # 14
+    """Windlass itself: decisions, commits, and take-overs."""
+    WAITING_FOR_COMPLETION: Explanation.Cause.ValueType  # 15
+    """Somebody else finishes the work, and says so with its token."""
+
+    @_typing.final
+    class Blocker(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KIND_FIELD_NUMBER: _builtins.int
+        NODE_FIELD_NUMBER: _builtins.int
+        RUN_ID_FIELD_NUMBER: _builtins.int
+        SINCE_TIME_FIELD_NUMBER: _builtins.int
+        UNTIL_TIME_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        TRY_FIELD_NUMBER: _builtins.int
+        kind: Global___Explanation.Cause.ValueType
+        node: _builtins.str
+        """Empty when no single node is concerned."""
+        run_id: _builtins.str
+        """Empty when no run is concerned."""
+        message: _builtins.str
+        """One sentence for people."""
+        @_builtins.property
+        def since_time(self) -> _timestamp_pb2.Timestamp: ...
+        @_builtins.property
+        def until_time(self) -> _timestamp_pb2.Timestamp:
+            """When it ends by itself. Absent: nobody knows, or never."""
+
+        def __init__(
+            self,
+            *,
+            kind: Global___Explanation.Cause.ValueType = ...,
+            node: _builtins.str = ...,
+            run_id: _builtins.str = ...,
+            since_time: _timestamp_pb2.Timestamp | None = ...,
+            until_time: _timestamp_pb2.Timestamp | None = ...,
+            message: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time", "until_time", b"until_time"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "message", b"message", "node", b"node", "run_id", b"run_id", "since_time", b"since_time", "try", b"try", "until_time", b"until_time"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TimeShare(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CAUSE_FIELD_NUMBER: _builtins.int
+        DURATION_FIELD_NUMBER: _builtins.int
+        SHARE_FIELD_NUMBER: _builtins.int
+        cause: Global___Explanation.Cause.ValueType
+        share: _builtins.float
+        """0 to 1. All shares add up to 1."""
+        @_builtins.property
+        def duration(self) -> _duration_pb2.Duration: ...
+        def __init__(
+            self,
+            *,
+            cause: Global___Explanation.Cause.ValueType = ...,
+            duration: _duration_pb2.Duration | None = ...,
+            share: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "duration", b"duration", "share", b"share"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    BLOCKERS_FIELD_NUMBER: _builtins.int
+    TIME_SPLIT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The whole answer as text: what it waits for, then where the time went."""
+    @_builtins.property
+    def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation.Blocker]:
+        """What it waits for now, at most 100. Empty when the execution has ended."""
+
+    @_builtins.property
+    def time_split(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation.TimeShare]:
+        """The time since the creation, split by its main cause, most first. While several things happen at once, the one is
+        counted that comes first of: running, waiting for a runner, backoff, the oldest wait.
+        """
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        blockers: _abc.Iterable[Global___Explanation.Blocker] | None = ...,
+        time_split: _abc.Iterable[Global___Explanation.TimeShare] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "text", b"text", "time_split", b"time_split"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
+
+@_typing.final
+class Approval(_message.Message):
+    """What people are asked to decide by a node with the module approval@1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Approval._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Approval._State.ValueType  # 0
+        PENDING: Approval._State.ValueType  # 1
+        APPROVED: Approval._State.ValueType  # 2
+        REJECTED: Approval._State.ValueType  # 3
+        EXPIRED: Approval._State.ValueType  # 4
+        """Nobody decided in time. The node's onTimeout says how its execution goes on."""
+        CANCELLED: Approval._State.ValueType  # 5
+        """The execution ended first."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper): ...
+    STATE_UNSPECIFIED: Approval.State.ValueType  # 0
+    PENDING: Approval.State.ValueType  # 1
+    APPROVED: Approval.State.ValueType  # 2
+    REJECTED: Approval.State.ValueType  # 3
+    EXPIRED: Approval.State.ValueType  # 4
+    """Nobody decided in time. The node's onTimeout says how its execution goes on."""
+    CANCELLED: Approval.State.ValueType  # 5
+    """The execution ended first."""
+
+    class _Choice:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ChoiceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Approval._Choice.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        CHOICE_UNSPECIFIED: Approval._Choice.ValueType  # 0
+        APPROVE: Approval._Choice.ValueType  # 1
+        REJECT: Approval._Choice.ValueType  # 2
+
+    class Choice(_Choice, metaclass=_ChoiceEnumTypeWrapper): ...
+    CHOICE_UNSPECIFIED: Approval.Choice.ValueType  # 0
+    APPROVE: Approval.Choice.ValueType  # 1
+    REJECT: Approval.Choice.ValueType  # 2
+
+    @_typing.final
+    class Decision(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CALLER_FIELD_NUMBER: _builtins.int
+        DECISION_FIELD_NUMBER: _builtins.int
+        FORM_FIELD_NUMBER: _builtins.int
+        COMMENT_FIELD_NUMBER: _builtins.int
+        TIME_FIELD_NUMBER: _builtins.int
+        caller: _builtins.str
+        """Title of the key that decided."""
+        decision: Global___Approval.Choice.ValueType
+        comment: _builtins.str
+        @_builtins.property
+        def form(self) -> _struct_pb2.Struct: ...
+        @_builtins.property
+        def time(self) -> _timestamp_pb2.Timestamp: ...
+        def __init__(
+            self,
+            *,
+            caller: _builtins.str = ...,
+            decision: Global___Approval.Choice.ValueType = ...,
+            form: _struct_pb2.Struct | None = ...,
+            comment: _builtins.str = ...,
+            time: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["form", b"form", "time", b"time"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "comment", b"comment", "decision", b"decision", "form", b"form", "time", b"time"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    ASSIGNEES_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """That of the node's run: "<execution id>.<n>"."""
+    execution_id: _builtins.str
+    workflow: _builtins.str
+    node: _builtins.str
+    title: _builtins.str
+    required: _builtins.int
+    """How many different keys have to approve. One that rejects is enough."""
+    state: Global___Approval.State.ValueType
+    @_builtins.property
+    def form(self) -> _struct_pb2.Struct:
+        """The JSON Schema that the form of a decision has to fit. Empty: anything fits."""
+
+    @_builtins.property
+    def assignees(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Titles of keys, and roles like "role:ADMIN". Empty: every key that may call DecideApproval."""
+
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Approval.Decision]: ...
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ends as EXPIRED. Absent: never."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        execution_id: _builtins.str = ...,
+        workflow: _builtins.str = ...,
+        node: _builtins.str = ...,
+        title: _builtins.str = ...,
+        form: _struct_pb2.Struct | None = ...,
+        assignees: _abc.Iterable[_builtins.str] | None = ...,
+        required: _builtins.int = ...,
+        decisions: _abc.Iterable[Global___Approval.Decision] | None = ...,
+        state: Global___Approval.State.ValueType = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "form", b"form"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignees", b"assignees", "create_time", b"create_time", "decisions", b"decisions", "execution_id", b"execution_id", "expire_time", b"expire_time", "form", b"form", "id", b"id", "node", b"node", "required", b"required", "state", b"state", "title", b"title", "workflow", b"workflow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Approval: _TypeAlias = Approval  # noqa: Y015

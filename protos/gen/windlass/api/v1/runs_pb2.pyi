@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from windlass.api.v1 import resources_pb2 as _resources_pb2
 import builtins as _builtins
@@ -31,7 +32,7 @@ class ListRunsRequest(_message.Message):
     execution_id: _builtins.str
     """Empty: the runs of all executions."""
     node: _builtins.str
-    """Empty: the runs of all nodes."""
+    """A node's id, or "<node>$undo" for the runs that undo the node. Empty: the runs of all nodes."""
     state: _resources_pb2.Run.State.ValueType
     """Unspecified: runs in any state."""
     page_size: _builtins.int
@@ -153,3 +154,155 @@ class GetRunOutputResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetRunOutputResponse: _TypeAlias = GetRunOutputResponse  # noqa: Y015
+
+@_typing.final
+class CompleteRunRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    BRANCH_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    branch: _builtins.str
+    """The branch that is taken. Empty: none."""
+    @_builtins.property
+    def output(self) -> _struct_pb2.Struct:
+        """The output of the node. The whole request has at most 64 KiB. Absent: {}."""
+
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        output: _struct_pb2.Struct | None = ...,
+        branch: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "output", b"output", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompleteRunRequest: _TypeAlias = CompleteRunRequest  # noqa: Y015
+
+@_typing.final
+class CompleteRunResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Id of the run."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompleteRunResponse: _TypeAlias = CompleteRunResponse  # noqa: Y015
+
+@_typing.final
+class FailRunRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    RETRYABLE_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    type: _builtins.str
+    """UPPER_SNAKE, or the name of an exception. Empty: FAILED."""
+    message: _builtins.str
+    """For people."""
+    retryable: _builtins.bool
+    """True: the retry policy of the node decides whether the work is tried again. False: it is not."""
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        type: _builtins.str = ...,
+        message: _builtins.str = ...,
+        retryable: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "retryable", b"retryable", "token", b"token", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailRunRequest: _TypeAlias = FailRunRequest  # noqa: Y015
+
+@_typing.final
+class FailRunResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailRunResponse: _TypeAlias = FailRunResponse  # noqa: Y015
+
+@_typing.final
+class HeartbeatRunRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    progress: _builtins.float
+    """0 to 1. Absent: it stays as it was."""
+    message: _builtins.str
+    """For people. Absent: it stays as it was."""
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        progress: _builtins.float | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_progress", b"_progress", "message", b"message", "progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_progress", b"_progress", "message", b"message", "progress", b"progress", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
+
+Global___HeartbeatRunRequest: _TypeAlias = HeartbeatRunRequest  # noqa: Y015
+
+@_typing.final
+class HeartbeatRunResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeartbeatRunResponse: _TypeAlias = HeartbeatRunResponse  # noqa: Y015

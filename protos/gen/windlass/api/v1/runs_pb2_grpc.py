@@ -50,6 +50,21 @@ class RunServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.FromString,
                 _registered_method=True)
+        self.CompleteRun = channel.unary_unary(
+                '/windlass.api.v1.RunService/CompleteRun',
+                request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.CompleteRunRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.CompleteRunResponse.FromString,
+                _registered_method=True)
+        self.FailRun = channel.unary_unary(
+                '/windlass.api.v1.RunService/FailRun',
+                request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.FailRunRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.FailRunResponse.FromString,
+                _registered_method=True)
+        self.HeartbeatRun = channel.unary_unary(
+                '/windlass.api.v1.RunService/HeartbeatRun',
+                request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.HeartbeatRunRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.HeartbeatRunResponse.FromString,
+                _registered_method=True)
 
 
 class RunServiceServicer:
@@ -81,6 +96,33 @@ class RunServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CompleteRun(self, request, context):
+        """The next three are for work that a module has handed to somebody else (ctx.defer, RunGrant.completion_token). The
+        token is the whole permission: no key is needed, and one that is sent is ignored. It names one run and is void once
+        that has ended. UNAUTHENTICATED TOKEN_INVALID: nobody has given out this token. FAILED_PRECONDITION RUN_ENDED: the
+        run is over; it was answered otherwise, its node's timeout or its execution ended it, or its runner died before it
+        reported that it was deferred.
+
+        The work is done, and this is its output. The same completion again is OK. After UNAVAILABLE, repeat it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FailRun(self, request, context):
+        """The work has failed. The same failure again is OK. After UNAVAILABLE, repeat it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HeartbeatRun(self, request, context):
+        """Somebody is at work. The progress is shown with the run; the timeout of its node goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -98,6 +140,21 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.GetRunOutput,
                     request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.SerializeToString,
+            ),
+            'CompleteRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteRun,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.CompleteRunRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.CompleteRunResponse.SerializeToString,
+            ),
+            'FailRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.FailRun,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.FailRunRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.FailRunResponse.SerializeToString,
+            ),
+            'HeartbeatRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.HeartbeatRun,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.HeartbeatRunRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.HeartbeatRunResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -182,6 +239,87 @@ class RunService:
             '/windlass.api.v1.RunService/GetRunOutput',
             windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.RunService/CompleteRun',
+            windlass_dot_api_dot_v1_dot_runs__pb2.CompleteRunRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_runs__pb2.CompleteRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FailRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.RunService/FailRun',
+            windlass_dot_api_dot_v1_dot_runs__pb2.FailRunRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_runs__pb2.FailRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HeartbeatRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.RunService/HeartbeatRun',
+            windlass_dot_api_dot_v1_dot_runs__pb2.HeartbeatRunRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_runs__pb2.HeartbeatRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,6 +28,19 @@ class RunServiceStub:
     together are the output. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND
     OUTPUT_NOT_FOUND: the run has no output (yet), or the output is gone.
     """
+    CompleteRun: _aio.UnaryUnaryMultiCallable[_runs_pb2.CompleteRunRequest, _runs_pb2.CompleteRunResponse]
+    """The next three are for work that a module has handed to somebody else (ctx.defer, RunGrant.completion_token). The
+    token is the whole permission: no key is needed, and one that is sent is ignored. It names one run and is void once
+    that has ended. UNAUTHENTICATED TOKEN_INVALID: nobody has given out this token. FAILED_PRECONDITION RUN_ENDED: the
+    run is over; it was answered otherwise, its node's timeout or its execution ended it, or its runner died before it
+    reported that it was deferred.
+
+    The work is done, and this is its output. The same completion again is OK. After UNAVAILABLE, repeat it.
+    """
+    FailRun: _aio.UnaryUnaryMultiCallable[_runs_pb2.FailRunRequest, _runs_pb2.FailRunResponse]
+    """The work has failed. The same failure again is OK. After UNAVAILABLE, repeat it."""
+    HeartbeatRun: _aio.UnaryUnaryMultiCallable[_runs_pb2.HeartbeatRunRequest, _runs_pb2.HeartbeatRunResponse]
+    """Somebody is at work. The progress is shown with the run; the timeout of its node goes on."""
 
 class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     """The attempts at nodes. Needs VIEWER."""
@@ -61,5 +74,36 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         together are the output. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND
         OUTPUT_NOT_FOUND: the run has no output (yet), or the output is gone.
         """
+
+    @_abc_1.abstractmethod
+    def CompleteRun(
+        self,
+        request: _runs_pb2.CompleteRunRequest,
+        context: _aio.ServicerContext[_runs_pb2.CompleteRunRequest, _abc.Awaitable[_runs_pb2.CompleteRunResponse]],
+    ) -> _abc.Awaitable[_runs_pb2.CompleteRunResponse]:
+        """The next three are for work that a module has handed to somebody else (ctx.defer, RunGrant.completion_token). The
+        token is the whole permission: no key is needed, and one that is sent is ignored. It names one run and is void once
+        that has ended. UNAUTHENTICATED TOKEN_INVALID: nobody has given out this token. FAILED_PRECONDITION RUN_ENDED: the
+        run is over; it was answered otherwise, its node's timeout or its execution ended it, or its runner died before it
+        reported that it was deferred.
+
+        The work is done, and this is its output. The same completion again is OK. After UNAVAILABLE, repeat it.
+        """
+
+    @_abc_1.abstractmethod
+    def FailRun(
+        self,
+        request: _runs_pb2.FailRunRequest,
+        context: _aio.ServicerContext[_runs_pb2.FailRunRequest, _abc.Awaitable[_runs_pb2.FailRunResponse]],
+    ) -> _abc.Awaitable[_runs_pb2.FailRunResponse]:
+        """The work has failed. The same failure again is OK. After UNAVAILABLE, repeat it."""
+
+    @_abc_1.abstractmethod
+    def HeartbeatRun(
+        self,
+        request: _runs_pb2.HeartbeatRunRequest,
+        context: _aio.ServicerContext[_runs_pb2.HeartbeatRunRequest, _abc.Awaitable[_runs_pb2.HeartbeatRunResponse]],
+    ) -> _abc.Awaitable[_runs_pb2.HeartbeatRunResponse]:
+        """Somebody is at work. The progress is shown with the run; the timeout of its node goes on."""
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _aio.Server) -> None: ...

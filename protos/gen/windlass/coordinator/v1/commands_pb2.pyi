@@ -69,6 +69,164 @@ class ExecutionCommand(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
+    class Signal(_message.Message):
+        """The node that has waited longest for a signal of this name goes on with the payload. If none waits, the signal is
+        kept until one does. Refused with SIGNALS_FULL when too much is kept.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SIGNAL_FIELD_NUMBER: _builtins.int
+        PAYLOAD_FIELD_NUMBER: _builtins.int
+        signal: _builtins.str
+        payload: _builtins.bytes
+        """JSON."""
+        def __init__(
+            self,
+            *,
+            signal: _builtins.str = ...,
+            payload: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "signal", b"signal"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class DecideApproval(_message.Message):
+        """One key decides about an approval. Refused with NOT_AN_ASSIGNEE, ALREADY_DECIDED or ALREADY_RESOLVED. Api has checked
+        the form.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: _builtins.int
+        KEY_ID_FIELD_NUMBER: _builtins.int
+        ROLE_FIELD_NUMBER: _builtins.int
+        APPROVES_FIELD_NUMBER: _builtins.int
+        FORM_FIELD_NUMBER: _builtins.int
+        COMMENT_FIELD_NUMBER: _builtins.int
+        run: _builtins.int
+        """The number of the approval's run."""
+        key_id: _builtins.str
+        """The id and the role ("ADMIN") of the key."""
+        role: _builtins.str
+        approves: _builtins.bool
+        """False: the key rejects."""
+        form: _builtins.bytes
+        """A JSON object that fits the form of the approval. Empty: {}."""
+        comment: _builtins.str
+        def __init__(
+            self,
+            *,
+            run: _builtins.int = ...,
+            key_id: _builtins.str = ...,
+            role: _builtins.str = ...,
+            approves: _builtins.bool = ...,
+            form: _builtins.bytes = ...,
+            comment: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["approves", b"approves", "comment", b"comment", "form", b"form", "key_id", b"key_id", "role", b"role", "run", b"run"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class CompleteRun(_message.Message):
+        """Somebody else has done the work of a run. Api has checked the completion token. Refused with RUN_ENDED when the run is
+        over.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: _builtins.int
+        OUTPUT_FIELD_NUMBER: _builtins.int
+        BRANCH_FIELD_NUMBER: _builtins.int
+        run: _builtins.int
+        """The number of the run."""
+        output: _builtins.bytes
+        """JSON."""
+        branch: _builtins.str
+        """Empty: none."""
+        def __init__(
+            self,
+            *,
+            run: _builtins.int = ...,
+            output: _builtins.bytes = ...,
+            branch: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "output", b"output", "run", b"run"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class FailRun(_message.Message):
+        """Somebody else has failed at the work of a run. As for CompleteRun."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: _builtins.int
+        TYPE_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        RETRYABLE_FIELD_NUMBER: _builtins.int
+        run: _builtins.int
+        type: _builtins.str
+        message: _builtins.str
+        retryable: _builtins.bool
+        """True: the retry policy of the node decides whether the work is tried again."""
+        def __init__(
+            self,
+            *,
+            run: _builtins.int = ...,
+            type: _builtins.str = ...,
+            message: _builtins.str = ...,
+            retryable: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "retryable", b"retryable", "run", b"run", "type", b"type"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class HeartbeatRun(_message.Message):
+        """Somebody else is at work on a run. No event answers it unless it changes something, and api does not wait."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: _builtins.int
+        PROGRESS_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        run: _builtins.int
+        progress: _builtins.float
+        """0 to 1. Absent: it stays as it was."""
+        message: _builtins.str
+        """Absent: it stays as it was."""
+        def __init__(
+            self,
+            *,
+            run: _builtins.int = ...,
+            progress: _builtins.float | None = ...,
+            message: _builtins.str | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_progress", b"_progress", "message", b"message", "progress", b"progress"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_progress", b"_progress", "message", b"message", "progress", b"progress", "run", b"run"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+        _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+        _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+        _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+        @_typing.overload
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+        @_typing.overload
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
+
+    @_typing.final
     class Retry(_message.Message):
         """The failed nodes are done again, or one node of the caller's choice, and all that depends on them. Refused with
         EXECUTION_NOT_FAILED, NODE_NOT_FOUND, NODE_NOT_ENDED or NODE_NOT_RETRIED.
@@ -220,6 +378,11 @@ class ExecutionCommand(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    DECIDE_APPROVAL_FIELD_NUMBER: _builtins.int
+    COMPLETE_RUN_FIELD_NUMBER: _builtins.int
+    FAIL_RUN_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_RUN_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     REQUEUE_FIELD_NUMBER: _builtins.int
     MARK_FIXED_FIELD_NUMBER: _builtins.int
@@ -238,6 +401,16 @@ class ExecutionCommand(_message.Message):
     @_builtins.property
     def resume(self) -> Global___ExecutionCommand.Resume: ...
     @_builtins.property
+    def signal(self) -> Global___ExecutionCommand.Signal: ...
+    @_builtins.property
+    def decide_approval(self) -> Global___ExecutionCommand.DecideApproval: ...
+    @_builtins.property
+    def complete_run(self) -> Global___ExecutionCommand.CompleteRun: ...
+    @_builtins.property
+    def fail_run(self) -> Global___ExecutionCommand.FailRun: ...
+    @_builtins.property
+    def heartbeat_run(self) -> Global___ExecutionCommand.HeartbeatRun: ...
+    @_builtins.property
     def retry(self) -> Global___ExecutionCommand.Retry: ...
     @_builtins.property
     def requeue(self) -> Global___ExecutionCommand.Requeue: ...
@@ -255,17 +428,22 @@ class ExecutionCommand(_message.Message):
         time: _timestamp_pb2.Timestamp | None = ...,
         pause: Global___ExecutionCommand.Pause | None = ...,
         resume: Global___ExecutionCommand.Resume | None = ...,
+        signal: Global___ExecutionCommand.Signal | None = ...,
+        decide_approval: Global___ExecutionCommand.DecideApproval | None = ...,
+        complete_run: Global___ExecutionCommand.CompleteRun | None = ...,
+        fail_run: Global___ExecutionCommand.FailRun | None = ...,
+        heartbeat_run: Global___ExecutionCommand.HeartbeatRun | None = ...,
         retry: Global___ExecutionCommand.Retry | None = ...,
         requeue: Global___ExecutionCommand.Requeue | None = ...,
         mark_fixed: Global___ExecutionCommand.MarkFixed | None = ...,
         discard: Global___ExecutionCommand.Discard | None = ...,
         quarantine: Global___ExecutionCommand.Quarantine | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "discard", b"discard", "mark_fixed", b"mark_fixed", "pause", b"pause", "quarantine", b"quarantine", "requeue", b"requeue", "resume", b"resume", "retry", b"retry", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "complete_run", b"complete_run", "decide_approval", b"decide_approval", "discard", b"discard", "fail_run", b"fail_run", "heartbeat_run", b"heartbeat_run", "mark_fixed", b"mark_fixed", "pause", b"pause", "quarantine", b"quarantine", "requeue", b"requeue", "resume", b"resume", "retry", b"retry", "signal", b"signal", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "command", b"command", "discard", b"discard", "mark_fixed", b"mark_fixed", "message_id", b"message_id", "pause", b"pause", "quarantine", b"quarantine", "requeue", b"requeue", "resume", b"resume", "retry", b"retry", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "command", b"command", "complete_run", b"complete_run", "decide_approval", b"decide_approval", "discard", b"discard", "fail_run", b"fail_run", "heartbeat_run", b"heartbeat_run", "mark_fixed", b"mark_fixed", "message_id", b"message_id", "pause", b"pause", "quarantine", b"quarantine", "requeue", b"requeue", "resume", b"resume", "retry", b"retry", "signal", b"signal", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "retry", "requeue", "mark_fixed", "discard", "quarantine"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "signal", "decide_approval", "complete_run", "fail_run", "heartbeat_run", "retry", "requeue", "mark_fixed", "discard", "quarantine"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

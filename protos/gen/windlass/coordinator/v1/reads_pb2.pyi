@@ -598,6 +598,222 @@ class FindAnswerResponse(_message.Message):
 Global___FindAnswerResponse: _TypeAlias = FindAnswerResponse  # noqa: Y015
 
 @_typing.final
+class GetPastExecutionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    AS_OF_SEQ_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    as_of_seq: _builtins.int
+    """From 1."""
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        as_of_seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_seq", b"as_of_seq", "execution_id", b"execution_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPastExecutionRequest: _TypeAlias = GetPastExecutionRequest  # noqa: Y015
+
+@_typing.final
+class GetPastExecutionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def execution(self) -> Global___ExecutionRecord: ...
+    def __init__(
+        self,
+        *,
+        execution: Global___ExecutionRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPastExecutionResponse: _TypeAlias = GetPastExecutionResponse  # noqa: Y015
+
+@_typing.final
+class ExplainExecutionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainExecutionRequest: _TypeAlias = ExplainExecutionRequest  # noqa: Y015
+
+@_typing.final
+class ExplainExecutionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPLANATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def explanation(self) -> _resources_pb2.Explanation:
+        """Absent when the execution is unknown here. It has no text, and no shares: api adds what the queue knows."""
+
+    def __init__(
+        self,
+        *,
+        explanation: _resources_pb2.Explanation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainExecutionResponse: _TypeAlias = ExplainExecutionResponse  # noqa: Y015
+
+@_typing.final
+class ApprovalRecord(_message.Message):
+    """JSON is bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    DECISION_FORMS_FIELD_NUMBER: _builtins.int
+    workspace: _builtins.str
+    form: _builtins.bytes
+    @_builtins.property
+    def approval(self) -> _resources_pb2.Approval:
+        """It has no `form`, and its decisions have none; both are below."""
+
+    @_builtins.property
+    def decision_forms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """In the order of the decisions."""
+
+    def __init__(
+        self,
+        *,
+        approval: _resources_pb2.Approval | None = ...,
+        workspace: _builtins.str = ...,
+        form: _builtins.bytes = ...,
+        decision_forms: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "decision_forms", b"decision_forms", "form", b"form", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalRecord: _TypeAlias = ApprovalRecord  # noqa: Y015
+
+@_typing.final
+class ListApprovalsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    AFTER_APPROVAL_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    workspace: _builtins.str
+    after_approval_id: _builtins.str
+    """Only approvals after this one in the list's order. Empty: from the newest."""
+    limit: _builtins.int
+    """At most 1,000."""
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
+        """All must be true. Fields: "state", "workflow", "execution_id", "node", "title", "assignee", "create_time",
+        "expire_time". A comparison of "assignee" is true when one of the assignees is equal to the value.
+        """
+
+    def __init__(
+        self,
+        *,
+        workspace: _builtins.str = ...,
+        conditions: _abc.Iterable[Global___Condition] | None = ...,
+        after_approval_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_approval_id", b"after_approval_id", "conditions", b"conditions", "limit", b"limit", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApprovalsRequest: _TypeAlias = ListApprovalsRequest  # noqa: Y015
+
+@_typing.final
+class ListApprovalsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalRecord]: ...
+    def __init__(
+        self,
+        *,
+        approvals: _abc.Iterable[Global___ApprovalRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApprovalsResponse: _TypeAlias = ListApprovalsResponse  # noqa: Y015
+
+@_typing.final
+class GetApprovalRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_ID_FIELD_NUMBER: _builtins.int
+    approval_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        approval_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetApprovalRequest: _TypeAlias = GetApprovalRequest  # noqa: Y015
+
+@_typing.final
+class GetApprovalResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approval(self) -> Global___ApprovalRecord:
+        """Absent: there is no such approval."""
+
+    def __init__(
+        self,
+        *,
+        approval: Global___ApprovalRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetApprovalResponse: _TypeAlias = GetApprovalResponse  # noqa: Y015
+
+@_typing.final
 class GetStartOrderRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -71,6 +71,26 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.FromString,
                 _registered_method=True)
+        self.GetPastExecution = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/GetPastExecution',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionResponse.FromString,
+                _registered_method=True)
+        self.ExplainExecution = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/ExplainExecution',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.FromString,
+                _registered_method=True)
+        self.ListApprovals = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/ListApprovals',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsResponse.FromString,
+                _registered_method=True)
+        self.GetApproval = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/GetApproval',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalResponse.FromString,
+                _registered_method=True)
         self.GetStartOrder = channel.unary_unary(
                 '/windlass.coordinator.v1.ReadService/GetStartOrder',
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetStartOrderRequest.SerializeToString,
@@ -129,7 +149,8 @@ class ReadServiceServicer:
 
     def ListEvents(self, request, context):
         """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
-        error; the response is then empty. The list ends before the first event that this replica is too old to understand.
+        error; the response is then empty. The list ends before the first event that this replica is too old to understand,
+        and after those that have 2 MiB together, so it may be shorter than its limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,6 +159,38 @@ class ReadServiceServicer:
     def FindAnswer(self, request, context):
         """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
         api decides who may see it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPastExecution(self, request, context):
+        """An execution of any workspace as it was after one of its events: api decides who may see it. An unknown execution is
+        not an error; the response is then empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainExecution(self, request, context):
+        """What an execution of any workspace waits for, as far as its journal and the runners that are attached here tell, and
+        where its time went. An unknown execution is not an error; the response is then empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListApprovals(self, request, context):
+        """The approvals of one workspace, newest execution first. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be
+        applied.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetApproval(self, request, context):
+        """An approval of any workspace: api decides who may see it. An unknown id is not an error; the response then has no
+        approval.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,6 +249,26 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.FindAnswer,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.SerializeToString,
+            ),
+            'GetPastExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPastExecution,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionResponse.SerializeToString,
+            ),
+            'ExplainExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainExecution,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.SerializeToString,
+            ),
+            'ListApprovals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListApprovals,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsResponse.SerializeToString,
+            ),
+            'GetApproval': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetApproval,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalResponse.SerializeToString,
             ),
             'GetStartOrder': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStartOrder,
@@ -399,6 +472,114 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/FindAnswer',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.FindAnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPastExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/GetPastExecution',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetPastExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/ExplainExecution',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ExplainExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListApprovals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/ListApprovals',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListApprovalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetApproval(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/GetApproval',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.GetApprovalResponse.FromString,
             options,
             channel_credentials,
             insecure,

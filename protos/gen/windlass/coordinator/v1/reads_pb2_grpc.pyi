@@ -37,11 +37,28 @@ class ReadServiceStub:
     """
     ListEvents: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListEventsRequest, _reads_pb2.ListEventsResponse]
     """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
-    error; the response is then empty. The list ends before the first event that this replica is too old to understand.
+    error; the response is then empty. The list ends before the first event that this replica is too old to understand,
+    and after those that have 2 MiB together, so it may be shorter than its limit.
     """
     FindAnswer: _aio.UnaryUnaryMultiCallable[_reads_pb2.FindAnswerRequest, _reads_pb2.FindAnswerResponse]
     """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
     api decides who may see it.
+    """
+    GetPastExecution: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetPastExecutionRequest, _reads_pb2.GetPastExecutionResponse]
+    """An execution of any workspace as it was after one of its events: api decides who may see it. An unknown execution is
+    not an error; the response is then empty.
+    """
+    ExplainExecution: _aio.UnaryUnaryMultiCallable[_reads_pb2.ExplainExecutionRequest, _reads_pb2.ExplainExecutionResponse]
+    """What an execution of any workspace waits for, as far as its journal and the runners that are attached here tell, and
+    where its time went. An unknown execution is not an error; the response is then empty.
+    """
+    ListApprovals: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListApprovalsRequest, _reads_pb2.ListApprovalsResponse]
+    """The approvals of one workspace, newest execution first. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be
+    applied.
+    """
+    GetApproval: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetApprovalRequest, _reads_pb2.GetApprovalResponse]
+    """An approval of any workspace: api decides who may see it. An unknown id is not an error; the response then has no
+    approval.
     """
     GetStartOrder: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetStartOrderRequest, _reads_pb2.GetStartOrderResponse]
     """What an execution was started with, from its journal: as in StartOrder, without deadline_time and watcher. An unknown
@@ -111,7 +128,8 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_reads_pb2.ListEventsRequest, _abc.Awaitable[_reads_pb2.ListEventsResponse]],
     ) -> _abc.Awaitable[_reads_pb2.ListEventsResponse]:
         """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
-        error; the response is then empty. The list ends before the first event that this replica is too old to understand.
+        error; the response is then empty. The list ends before the first event that this replica is too old to understand,
+        and after those that have 2 MiB together, so it may be shorter than its limit.
         """
 
     @_abc_1.abstractmethod
@@ -122,6 +140,46 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_reads_pb2.FindAnswerResponse]:
         """The event with which an execution answered a command, if it has answered it. The execution may be of any workspace:
         api decides who may see it.
+        """
+
+    @_abc_1.abstractmethod
+    def GetPastExecution(
+        self,
+        request: _reads_pb2.GetPastExecutionRequest,
+        context: _aio.ServicerContext[_reads_pb2.GetPastExecutionRequest, _abc.Awaitable[_reads_pb2.GetPastExecutionResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.GetPastExecutionResponse]:
+        """An execution of any workspace as it was after one of its events: api decides who may see it. An unknown execution is
+        not an error; the response is then empty.
+        """
+
+    @_abc_1.abstractmethod
+    def ExplainExecution(
+        self,
+        request: _reads_pb2.ExplainExecutionRequest,
+        context: _aio.ServicerContext[_reads_pb2.ExplainExecutionRequest, _abc.Awaitable[_reads_pb2.ExplainExecutionResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.ExplainExecutionResponse]:
+        """What an execution of any workspace waits for, as far as its journal and the runners that are attached here tell, and
+        where its time went. An unknown execution is not an error; the response is then empty.
+        """
+
+    @_abc_1.abstractmethod
+    def ListApprovals(
+        self,
+        request: _reads_pb2.ListApprovalsRequest,
+        context: _aio.ServicerContext[_reads_pb2.ListApprovalsRequest, _abc.Awaitable[_reads_pb2.ListApprovalsResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.ListApprovalsResponse]:
+        """The approvals of one workspace, newest execution first. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be
+        applied.
+        """
+
+    @_abc_1.abstractmethod
+    def GetApproval(
+        self,
+        request: _reads_pb2.GetApprovalRequest,
+        context: _aio.ServicerContext[_reads_pb2.GetApprovalRequest, _abc.Awaitable[_reads_pb2.GetApprovalResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.GetApprovalResponse]:
+        """An approval of any workspace: api decides who may see it. An unknown id is not an error; the response then has no
+        approval.
         """
 
     @_abc_1.abstractmethod

@@ -251,6 +251,27 @@ class RunGrant(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class WithoutOutputEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___NodeWithoutOutput: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___NodeWithoutOutput | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     LEASE_FIELD_NUMBER: _builtins.int
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     WORKSPACE_FIELD_NUMBER: _builtins.int
@@ -280,11 +301,20 @@ class RunGrant(_message.Message):
     ITEM_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     PLACES_MAX_FIELD_NUMBER: _builtins.int
+    COMPLETION_TOKEN_FIELD_NUMBER: _builtins.int
     INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
+    WITHOUT_OUTPUT_FIELD_NUMBER: _builtins.int
+    WORKFLOW_VERSION_FIELD_NUMBER: _builtins.int
+    EXECUTION_CREATE_TIME_FIELD_NUMBER: _builtins.int
+    OPEN_TARGETS_FIELD_NUMBER: _builtins.int
+    EXECUTION_ERROR_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
     node: _builtins.str
+    """The id of the node. Work that undoes a node has that node's id, followed by "$undo"; the rendering of the workflow's
+    output is "$output".
+    """
     module: _builtins.str
     iteration: _builtins.int
     """They tell the pieces of work of one node apart, and are shown with the run. The templates of an item or a turn of a
@@ -305,7 +335,7 @@ class RunGrant(_message.Message):
     execution_input: _builtins.bytes
     """The data that templates see, as JSON. Empty if has_templates is false, or if execution_input_ref is set."""
     state: _builtins.bytes
-    """The workflow's initialState, as JSON. Empty if has_templates is false."""
+    """The state of the workflow as this node sees it, a JSON object. Empty if has_templates is false."""
     effect_key: _builtins.str
     """An HMAC of the identity of the work, equal for all attempts at it. Modules hand it to third parties as an idempotency
     key.
@@ -341,17 +371,27 @@ class RunGrant(_message.Message):
     under way. The other places are for workspaces that have none there. Until then the run waits, and behind long work it
     is handed back. 0: the run may begin in any place.
     """
+    completion_token: _builtins.str
+    """Names this run, and is the whole permission to say how it ended (RunService of windlass.api.v1: CompleteRun, FailRun,
+    HeartbeatRun). A module that has somebody else do the work hands the token out and reports Deferred. It is void once
+    the run has ended; another attempt has another token. Empty for the modules whose names have no dot, which never
+    defer.
+    """
     input_overrides: _builtins.bytes
     """A JSON object that is laid over the inputs once they are rendered: each of its members replaces that of the inputs.
     Empty if has_templates is false: the inputs then have it already.
     """
+    workflow_version: _builtins.int
+    """Templates see them as `execution.version` and `execution.create_time`. Absent if no template reads `execution`."""
     @_builtins.property
     def lease(self) -> _session_pb2.Lease:
         """lease_id is the run id: "<execution id>.<n>"."""
 
     @_builtins.property
     def outputs(self) -> _containers.MessageMap[_builtins.str, Global___Output]:
-        """The outputs by node id. Only the nodes that the templates read are here. Empty if has_templates is false."""
+        """The outputs by node id. Only the nodes that the templates read are here. Templates see the `state` of these nodes as
+        SUCCESS and their `error` as null. Empty if has_templates is false.
+        """
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -377,6 +417,26 @@ class RunGrant(_message.Message):
         """Set instead of config and inputs when these were rendered for this runner (Attach.wants_rendered) and have more than
         256 KiB together: the reference to the JSON object {"config": {…}, "inputs": {…}}.
         """
+
+    @_builtins.property
+    def without_output(self) -> _containers.MessageMap[_builtins.str, Global___NodeWithoutOutput]:
+        """The nodes that the templates read and that have no output, by id. Templates see their `output` as null. Empty if
+        has_templates is false.
+        """
+
+    @_builtins.property
+    def execution_create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def open_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The targets of this module that must not be called now, because too many calls of them have failed: their circuits are
+        open. The names are those that runners have reported (RunReport.target). A module that is about to call one of them
+        does not call it, and the runner releases the run with the reason CIRCUIT_OPEN and the target. A runner that names no
+        targets may ignore them.
+        """
+
+    @_builtins.property
+    def execution_error(self) -> Global___ExecutionError:
+        """Set if the work undoes a node, because the execution does not end well. Templates see it as `error`."""
 
     def __init__(
         self,
@@ -410,15 +470,80 @@ class RunGrant(_message.Message):
         item: _builtins.bytes = ...,
         until: _builtins.str = ...,
         places_max: _builtins.int = ...,
+        completion_token: _builtins.str = ...,
         input_overrides: _builtins.bytes = ...,
+        without_output: _abc.Mapping[_builtins.str, Global___NodeWithoutOutput] | None = ...,
+        workflow_version: _builtins.int = ...,
+        execution_create_time: _timestamp_pb2.Timestamp | None = ...,
+        open_targets: _abc.Iterable[_builtins.str] | None = ...,
+        execution_error: Global___ExecutionError | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "lease", b"lease", "rendered", b"rendered", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completion_token", b"completion_token", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_create_time", b"execution_create_time", "execution_error", b"execution_error", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_input_ref", b"execution_input_ref", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "input_overrides", b"input_overrides", "inputs", b"inputs", "item", b"item", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "open_targets", b"open_targets", "outputs", b"outputs", "places_max", b"places_max", "render_all", b"render_all", "render_only", b"render_only", "rendered", b"rendered", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "until", b"until", "without_output", b"without_output", "workflow", b"workflow", "workflow_version", b"workflow_version", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunGrant: _TypeAlias = RunGrant  # noqa: Y015
+
+@_typing.final
+class ExecutionError(_message.Message):
+    """Why an execution does not end well."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node that failed. Empty if no node is to blame."""
+    type: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        type: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "node", b"node", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionError: _TypeAlias = ExecutionError  # noqa: Y015
+
+@_typing.final
+class NodeWithoutOutput(_message.Message):
+    """A node that failed, was passed over, or has not ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ERROR_TYPE_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """FAILED, SKIPPED (no edge to it was taken), BLOCKED (it needed the success of a node that failed), CANCELLED, or
+    PENDING (it has not ended: another branch was faster, and a join with ANY went on).
+    """
+    error_type: _builtins.str
+    """Set if it FAILED: its last error. A long message may be cut off."""
+    error_message: _builtins.str
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        error_type: _builtins.str = ...,
+        error_message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_message", b"error_message", "error_type", b"error_type", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeWithoutOutput: _TypeAlias = NodeWithoutOutput  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):
@@ -502,8 +627,8 @@ class RunReport(_message.Message):
             """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. By reference: exactly as UploadOutput
             answered for a run of this execution. Anything else is a failure of the run, PERMANENT: OUTPUT_NOT_JSON,
             OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID (the output store has no such output for this execution, or it has another
-            size). If the store cannot be read, the run fails with OUTPUT_STORE, TRANSIENT. In each case the report itself is
-            acknowledged, and must not be sent again.
+            size). In each case the report itself is acknowledged, and must not be sent again. While the output store is away, a
+            report by reference is not answered: the lease stays with the runner, which repeats the report like any other.
             """
 
         def __init__(
@@ -526,10 +651,15 @@ class RunReport(_message.Message):
         TYPE_FIELD_NUMBER: _builtins.int
         MESSAGE_FIELD_NUMBER: _builtins.int
         RETRY_AFTER_FIELD_NUMBER: _builtins.int
+        CURSOR_FIELD_NUMBER: _builtins.int
         type: _builtins.str
         """UPPER_SNAKE, or the name of the exception. At most 256 characters; the rest is cut off."""
         message: _builtins.str
         """For people, at most 8,192 characters; the rest is cut off."""
+        cursor: _builtins.bytes
+        """The last cursor, as in RunProgress; the next attempt is given it. Empty, or unusable: the one that was sent with the
+        last progress.
+        """
         @_builtins.property
         def retry_after(self) -> _duration_pb2.Duration:
             """The next attempt is not made before this time has passed (Retry-After). Absent: the retry policy alone decides."""
@@ -540,10 +670,11 @@ class RunReport(_message.Message):
             type: _builtins.str = ...,
             message: _builtins.str = ...,
             retry_after: _duration_pb2.Duration | None = ...,
+            cursor: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "message", b"message", "retry_after", b"retry_after", "type", b"type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "cursor", b"cursor", "message", b"message", "retry_after", b"retry_after", "type", b"type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -556,7 +687,9 @@ class RunReport(_message.Message):
         CURSOR_FIELD_NUMBER: _builtins.int
         reason: _builtins.str
         """UPPER_SNAKE: DRAINING, UNKNOWN_MODULE, QUEUED_TOO_LONG, RENDERER_BUSY, LOOP_STALLED, GAVE_WAY (to work that waits
-        for the place), or a word of its own.
+        for the place), CIRCUIT_OPEN, or a word of its own. CIRCUIT_OPEN with a RunReport.target: the target was not called,
+        because it is one of RunGrant.open_targets. The work is granted again when its circuit lets it, also to this
+        instance.
         """
         may_have_begun: _builtins.bool
         """False: the work certainly did not begin."""
@@ -590,6 +723,19 @@ class RunReport(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Deferred(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     HEAD_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
@@ -597,9 +743,11 @@ class RunReport(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
+    DEFERRED_FIELD_NUMBER: _builtins.int
     INPUTS_HASH_FIELD_NUMBER: _builtins.int
     CONFIG_HASH_FIELD_NUMBER: _builtins.int
     COST_TOKENS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     inputs_hash: _builtins.bytes
     """Any digest of the rendered inputs and config, by which a person sees whether two attempts had the same. It is shown
     and compared with nothing; bytes beyond 32 are cut off. The engine's own runners take SHA-256 over JSON with sorted
@@ -608,6 +756,11 @@ class RunReport(_message.Message):
     config_hash: _builtins.bytes
     cost_tokens: _builtins.int
     """What the work has used, as the module counts it; from 0 to 10^12, else it is set to the nearer one."""
+    target: _builtins.str
+    """What the work called, as its module names it: "<host>:<port>" for a request over HTTP, or a name of the module's own,
+    at most 255 characters (else it counts as empty). Its circuit opens when too many runs that name it fail with TRANSIENT
+    or TIMEOUT; every other outcome counts as an answer of the target. Empty: the work called nothing that it names.
+    """
     @_builtins.property
     def head(self) -> _session_pb2.ReportHead: ...
     @_builtins.property
@@ -639,6 +792,13 @@ class RunReport(_message.Message):
         TRANSIENT failure.
         """
 
+    @_builtins.property
+    def deferred(self) -> Global___RunReport.Deferred:
+        """The module has handed out the completion_token of the grant, and somebody else finishes the work. The runner has
+        nothing more to do with the run and may give its place to another. The node's timeout goes on, counted from the
+        grant.
+        """
+
     def __init__(
         self,
         *,
@@ -649,15 +809,17 @@ class RunReport(_message.Message):
         failed: Global___RunReport.Failed | None = ...,
         released: Global___RunReport.Released | None = ...,
         stopped: Global___RunReport.Stopped | None = ...,
+        deferred: Global___RunReport.Deferred | None = ...,
         inputs_hash: _builtins.bytes = ...,
         config_hash: _builtins.bytes = ...,
         cost_tokens: _builtins.int = ...,
+        target: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "failed", b"failed", "head", b"head", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deferred", b"deferred", "end_time", b"end_time", "failed", b"failed", "head", b"head", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "failed", b"failed", "head", b"head", "inputs_hash", b"inputs_hash", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "deferred", b"deferred", "end_time", b"end_time", "failed", b"failed", "head", b"head", "inputs_hash", b"inputs_hash", "outcome", b"outcome", "released", b"released", "start_time", b"start_time", "stopped", b"stopped", "succeeded", b"succeeded", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["succeeded", "failed", "released", "stopped"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["succeeded", "failed", "released", "stopped", "deferred"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 

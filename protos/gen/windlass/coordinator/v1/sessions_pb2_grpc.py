@@ -72,8 +72,8 @@ class RunnerSessionsServicer:
         report is acknowledged again.
 
         UNAUTHENTICATED: the key is missing, unknown, expired or revoked. PERMISSION_DENIED ROLE_REQUIRED: the key has
-        another role. UNAVAILABLE: attach again, or to another replica. RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE or
-        KEY_SESSIONS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says. Everything else that ends a
+        another role. UNAVAILABLE: attach again, or to another replica. RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE,
+        KEY_SESSIONS_EXCEEDED or CALLS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says. Everything else that ends a
         stream is a Fault.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -141,8 +141,10 @@ class RunnerOutputsStub:
     A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
     with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
 
-    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED)
-    asks to try again in a moment. A transfer may take 5 minutes (DEADLINE_EXCEEDED). The reason is in a
+    At most 8 transfers of one key are under way at once, and 64 of all keys, of which the keys of one workspace get half:
+    TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks to try again in a moment, and so does SLOW_REQUESTS_EXCEEDED (too many
+    messages of the workspace arrive slowly). A transfer may take 5 minutes, and each message of an upload has to arrive
+    within 10 s of the one before (DEADLINE_EXCEEDED: the upload is begun again). The reason is in a
     google.rpc.ErrorInfo among the details of the status. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was not
     granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the run
     is over. UNAVAILABLE: try again, at any coordinator.
@@ -171,8 +173,10 @@ class RunnerOutputsServicer:
     A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
     with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
 
-    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED)
-    asks to try again in a moment. A transfer may take 5 minutes (DEADLINE_EXCEEDED). The reason is in a
+    At most 8 transfers of one key are under way at once, and 64 of all keys, of which the keys of one workspace get half:
+    TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks to try again in a moment, and so does SLOW_REQUESTS_EXCEEDED (too many
+    messages of the workspace arrive slowly). A transfer may take 5 minutes, and each message of an upload has to arrive
+    within 10 s of the one before (DEADLINE_EXCEEDED: the upload is begun again). The reason is in a
     google.rpc.ErrorInfo among the details of the status. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was not
     granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the run
     is over. UNAVAILABLE: try again, at any coordinator.
@@ -222,8 +226,10 @@ class RunnerOutputs:
     A runner needs no disk that it shares with anybody. Any coordinator answers, also one that the runner has no session
     with. Callers identify themselves as for RunnerSessions, and name a run that was granted to them.
 
-    At most 8 transfers of one key are under way at once, and 64 of all keys: TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED)
-    asks to try again in a moment. A transfer may take 5 minutes (DEADLINE_EXCEEDED). The reason is in a
+    At most 8 transfers of one key are under way at once, and 64 of all keys, of which the keys of one workspace get half:
+    TRANSFERS_EXCEEDED (RESOURCE_EXHAUSTED) asks to try again in a moment, and so does SLOW_REQUESTS_EXCEEDED (too many
+    messages of the workspace arrive slowly). A transfer may take 5 minutes, and each message of an upload has to arrive
+    within 10 s of the one before (DEADLINE_EXCEEDED: the upload is begun again). The reason is in a
     google.rpc.ErrorInfo among the details of the status. NOT_FOUND LEASE_NOT_FOUND: there is no such run, or it was not
     granted to this instance under this epoch, or not for this key's workspace. FAILED_PRECONDITION LEASE_ENDED: the run
     is over. UNAVAILABLE: try again, at any coordinator.

@@ -290,6 +290,74 @@ class Queued(_message.Message):
 Global___Queued: _TypeAlias = Queued  # noqa: Y015
 
 @_typing.final
+class GetQueuePlaceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    workspace: _builtins.str
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        workspace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueuePlaceRequest: _TypeAlias = GetQueuePlaceRequest  # noqa: Y015
+
+@_typing.final
+class GetQueuePlaceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    SLOTS_TAKEN_FIELD_NUMBER: _builtins.int
+    SLOTS_MAX_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    ENQUEUE_TIME_FIELD_NUMBER: _builtins.int
+    WAKE_TIME_FIELD_NUMBER: _builtins.int
+    state: Global___Queued.State.ValueType
+    """STATE_UNSPECIFIED: the workspace has no such execution in the queue, because it is final or never existed."""
+    ahead: _builtins.int
+    """PENDING: how many executions of the workspace go before it."""
+    slots_taken: _builtins.int
+    slots_max: _builtins.int
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Some executions that hold the slots, longest first; at most 5."""
+
+    @_builtins.property
+    def enqueue_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def wake_time(self) -> _timestamp_pb2.Timestamp:
+        """Set while PARKED, if a time wakes it."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___Queued.State.ValueType = ...,
+        ahead: _builtins.int = ...,
+        slots_taken: _builtins.int = ...,
+        slots_max: _builtins.int = ...,
+        holders: _abc.Iterable[_builtins.str] | None = ...,
+        enqueue_time: _timestamp_pb2.Timestamp | None = ...,
+        wake_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["enqueue_time", b"enqueue_time", "wake_time", b"wake_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "enqueue_time", b"enqueue_time", "holders", b"holders", "slots_max", b"slots_max", "slots_taken", b"slots_taken", "state", b"state", "wake_time", b"wake_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueuePlaceResponse: _TypeAlias = GetQueuePlaceResponse  # noqa: Y015
+
+@_typing.final
 class ListQueuedRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -122,6 +122,11 @@ class QueueServiceStub:
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedRequest.SerializeToString,
                 response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedResponse.FromString,
                 _registered_method=True)
+        self.GetQueuePlace = channel.unary_unary(
+                '/windlass.dispatcher.v1.QueueService/GetQueuePlace',
+                request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceRequest.SerializeToString,
+                response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceResponse.FromString,
+                _registered_method=True)
         self.ListFailed = channel.unary_unary(
                 '/windlass.dispatcher.v1.QueueService/ListFailed',
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedRequest.SerializeToString,
@@ -162,6 +167,13 @@ class QueueServiceServicer:
 
     def ListQueued(self, request, context):
         """The rows of a workspace in order of id. Api merges them with the coordinator's list.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQueuePlace(self, request, context):
+        """Where an execution of a workspace stands in its queue, and what it waits for there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -220,6 +232,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.ListQueued,
                     request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedRequest.FromString,
                     response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedResponse.SerializeToString,
+            ),
+            'GetQueuePlace': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQueuePlace,
+                    request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceRequest.FromString,
+                    response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceResponse.SerializeToString,
             ),
             'ListFailed': grpc.unary_unary_rpc_method_handler(
                     servicer.ListFailed,
@@ -302,6 +319,33 @@ class QueueService:
             '/windlass.dispatcher.v1.QueueService/ListQueued',
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedRequest.SerializeToString,
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQueuePlace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.dispatcher.v1.QueueService/GetQueuePlace',
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceRequest.SerializeToString,
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,8 @@ class QueueServiceStub:
     """The rows of these executions in the queue. Unknown ids are left out."""
     ListQueued: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListQueuedRequest, _queue_pb2.ListQueuedResponse]
     """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
+    GetQueuePlace: _aio.UnaryUnaryMultiCallable[_queue_pb2.GetQueuePlaceRequest, _queue_pb2.GetQueuePlaceResponse]
+    """Where an execution of a workspace stands in its queue, and what it waits for there."""
     ListFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListFailedRequest, _queue_pb2.ListFailedResponse]
     """The rows of a workspace in state FAILED, in order of failure_time. Api shows them as dead letters."""
     ResolveFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.ResolveFailedRequest, _queue_pb2.ResolveFailedResponse]
@@ -82,6 +84,14 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_queue_pb2.ListQueuedRequest, _abc.Awaitable[_queue_pb2.ListQueuedResponse]],
     ) -> _abc.Awaitable[_queue_pb2.ListQueuedResponse]:
         """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
+
+    @_abc_1.abstractmethod
+    def GetQueuePlace(
+        self,
+        request: _queue_pb2.GetQueuePlaceRequest,
+        context: _aio.ServicerContext[_queue_pb2.GetQueuePlaceRequest, _abc.Awaitable[_queue_pb2.GetQueuePlaceResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.GetQueuePlaceResponse]:
+        """Where an execution of a workspace stands in its queue, and what it waits for there."""
 
     @_abc_1.abstractmethod
     def ListFailed(

@@ -57,6 +57,8 @@ class _FailureReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Failure
     """Its runners died with it."""
     FAILURE_REASON_STOPPED: _FailureReason.ValueType  # 4
     """The execution was ending."""
+    FAILURE_REASON_CIRCUIT_BREAKER: _FailureReason.ValueType  # 70
+    """Its retry budget was over while the circuit of its target was open."""
     FAILURE_REASON_MANUAL: _FailureReason.ValueType  # 5
     """A person has set it apart."""
 
@@ -70,6 +72,8 @@ FAILURE_REASON_POISON: FailureReason.ValueType  # 3
 """Its runners died with it."""
 FAILURE_REASON_STOPPED: FailureReason.ValueType  # 4
 """The execution was ending."""
+FAILURE_REASON_CIRCUIT_BREAKER: FailureReason.ValueType  # 70
+"""Its retry budget was over while the circuit of its target was open."""
 FAILURE_REASON_MANUAL: FailureReason.ValueType  # 5
 """A person has set it apart."""
 Global___FailureReason: _TypeAlias = FailureReason  # noqa: Y015
@@ -106,6 +110,9 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     WAIT_KIND_TIMER: _WaitKind.ValueType  # 1
     WAIT_KIND_SIGNAL: _WaitKind.ValueType  # 2
     WAIT_KIND_CHILD: _WaitKind.ValueType  # 4
+    WAIT_KIND_APPROVAL: _WaitKind.ValueType  # 40
+    WAIT_KIND_OUTSIDE: _WaitKind.ValueType  # 41
+    """Somebody else finishes the work of a run that was deferred."""
     WAIT_KIND_PERSON: _WaitKind.ValueType  # 6
     """The work has failed for good, and a person decides what becomes of it."""
 
@@ -116,6 +123,9 @@ WAIT_KIND_UNSPECIFIED: WaitKind.ValueType  # 0
 WAIT_KIND_TIMER: WaitKind.ValueType  # 1
 WAIT_KIND_SIGNAL: WaitKind.ValueType  # 2
 WAIT_KIND_CHILD: WaitKind.ValueType  # 4
+WAIT_KIND_APPROVAL: WaitKind.ValueType  # 40
+WAIT_KIND_OUTSIDE: WaitKind.ValueType  # 41
+"""Somebody else finishes the work of a run that was deferred."""
 WAIT_KIND_PERSON: WaitKind.ValueType  # 6
 """The work has failed for good, and a person decides what becomes of it."""
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
@@ -187,6 +197,46 @@ DEAD_LETTER_RESOLUTION_FIXED: DeadLetterResolution.ValueType  # 3
 DEAD_LETTER_RESOLUTION_DISCARDED: DeadLetterResolution.ValueType  # 4
 Global___DeadLetterResolution: _TypeAlias = DeadLetterResolution  # noqa: Y015
 
+class _ApprovalChoice:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ApprovalChoiceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ApprovalChoice.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    APPROVAL_CHOICE_UNSPECIFIED: _ApprovalChoice.ValueType  # 0
+    APPROVAL_CHOICE_APPROVE: _ApprovalChoice.ValueType  # 1
+    APPROVAL_CHOICE_REJECT: _ApprovalChoice.ValueType  # 2
+
+class ApprovalChoice(_ApprovalChoice, metaclass=_ApprovalChoiceEnumTypeWrapper): ...
+
+APPROVAL_CHOICE_UNSPECIFIED: ApprovalChoice.ValueType  # 0
+APPROVAL_CHOICE_APPROVE: ApprovalChoice.ValueType  # 1
+APPROVAL_CHOICE_REJECT: ApprovalChoice.ValueType  # 2
+Global___ApprovalChoice: _TypeAlias = ApprovalChoice  # noqa: Y015
+
+class _ApprovalState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ApprovalStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ApprovalState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    APPROVAL_STATE_UNSPECIFIED: _ApprovalState.ValueType  # 0
+    APPROVAL_STATE_PENDING: _ApprovalState.ValueType  # 1
+    APPROVAL_STATE_APPROVED: _ApprovalState.ValueType  # 2
+    APPROVAL_STATE_REJECTED: _ApprovalState.ValueType  # 3
+    APPROVAL_STATE_EXPIRED: _ApprovalState.ValueType  # 4
+    APPROVAL_STATE_CANCELLED: _ApprovalState.ValueType  # 5
+
+class ApprovalState(_ApprovalState, metaclass=_ApprovalStateEnumTypeWrapper): ...
+
+APPROVAL_STATE_UNSPECIFIED: ApprovalState.ValueType  # 0
+APPROVAL_STATE_PENDING: ApprovalState.ValueType  # 1
+APPROVAL_STATE_APPROVED: ApprovalState.ValueType  # 2
+APPROVAL_STATE_REJECTED: ApprovalState.ValueType  # 3
+APPROVAL_STATE_EXPIRED: ApprovalState.ValueType  # 4
+APPROVAL_STATE_CANCELLED: ApprovalState.ValueType  # 5
+Global___ApprovalState: _TypeAlias = ApprovalState  # noqa: Y015
+
 @_typing.final
 class Event(_message.Message):
     """One event of an execution. The coordinator's core/events.py has the same fields under the same names, and
@@ -225,21 +275,30 @@ class Event(_message.Message):
     STOP_ORDERED_FIELD_NUMBER: _builtins.int
     EXECUTION_FINISHED_FIELD_NUMBER: _builtins.int
     WORK_RENDERED_FIELD_NUMBER: _builtins.int
+    SIGNAL_RECEIVED_FIELD_NUMBER: _builtins.int
+    SIGNAL_TAKEN_FIELD_NUMBER: _builtins.int
+    APPROVAL_REQUESTED_FIELD_NUMBER: _builtins.int
+    APPROVAL_DECIDED_FIELD_NUMBER: _builtins.int
+    RUN_DEFERRED_FIELD_NUMBER: _builtins.int
+    OUTSIDE_ANSWERED_FIELD_NUMBER: _builtins.int
     EXECUTION_PAUSED_FIELD_NUMBER: _builtins.int
     EXECUTION_RESUMED_FIELD_NUMBER: _builtins.int
     COMMAND_REFUSED_FIELD_NUMBER: _builtins.int
-    EXECUTION_REOPENED_FIELD_NUMBER: _builtins.int
     LOOP_STARTED_FIELD_NUMBER: _builtins.int
     LOOP_CONTINUED_FIELD_NUMBER: _builtins.int
     LOOP_GATHERED_FIELD_NUMBER: _builtins.int
     LOOP_CLOSED_FIELD_NUMBER: _builtins.int
-    ITEMS_REQUESTED_FIELD_NUMBER: _builtins.int
-    ITEMS_READ_FIELD_NUMBER: _builtins.int
     CHILD_REQUESTED_FIELD_NUMBER: _builtins.int
     CHILD_STARTED_FIELD_NUMBER: _builtins.int
     CHILD_CANCEL_ORDERED_FIELD_NUMBER: _builtins.int
+    ITEMS_REQUESTED_FIELD_NUMBER: _builtins.int
+    ITEMS_READ_FIELD_NUMBER: _builtins.int
+    EXECUTION_REOPENED_FIELD_NUMBER: _builtins.int
+    WORK_HELD_BACK_FIELD_NUMBER: _builtins.int
+    WORK_LET_THROUGH_FIELD_NUMBER: _builtins.int
     CHILD_REFUSED_FIELD_NUMBER: _builtins.int
     CHILD_CANCEL_TOLD_FIELD_NUMBER: _builtins.int
+    COMPENSATION_STARTED_FIELD_NUMBER: _builtins.int
     DEAD_LETTER_RESOLVED_FIELD_NUMBER: _builtins.int
     RUN_QUARANTINED_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -285,13 +344,23 @@ class Event(_message.Message):
     @_builtins.property
     def work_rendered(self) -> Global___WorkRendered: ...
     @_builtins.property
+    def signal_received(self) -> Global___SignalReceived: ...
+    @_builtins.property
+    def signal_taken(self) -> Global___SignalTaken: ...
+    @_builtins.property
+    def approval_requested(self) -> Global___ApprovalRequested: ...
+    @_builtins.property
+    def approval_decided(self) -> Global___ApprovalDecided: ...
+    @_builtins.property
+    def run_deferred(self) -> Global___RunDeferred: ...
+    @_builtins.property
+    def outside_answered(self) -> Global___OutsideAnswered: ...
+    @_builtins.property
     def execution_paused(self) -> Global___ExecutionPaused: ...
     @_builtins.property
     def execution_resumed(self) -> Global___ExecutionResumed: ...
     @_builtins.property
     def command_refused(self) -> Global___CommandRefused: ...
-    @_builtins.property
-    def execution_reopened(self) -> Global___ExecutionReopened: ...
     @_builtins.property
     def loop_started(self) -> Global___LoopStarted: ...
     @_builtins.property
@@ -301,19 +370,27 @@ class Event(_message.Message):
     @_builtins.property
     def loop_closed(self) -> Global___LoopClosed: ...
     @_builtins.property
-    def items_requested(self) -> Global___ItemsRequested: ...
-    @_builtins.property
-    def items_read(self) -> Global___ItemsRead: ...
-    @_builtins.property
     def child_requested(self) -> Global___ChildRequested: ...
     @_builtins.property
     def child_started(self) -> Global___ChildStarted: ...
     @_builtins.property
     def child_cancel_ordered(self) -> Global___ChildCancelOrdered: ...
     @_builtins.property
+    def items_requested(self) -> Global___ItemsRequested: ...
+    @_builtins.property
+    def items_read(self) -> Global___ItemsRead: ...
+    @_builtins.property
+    def execution_reopened(self) -> Global___ExecutionReopened: ...
+    @_builtins.property
+    def work_held_back(self) -> Global___WorkHeldBack: ...
+    @_builtins.property
+    def work_let_through(self) -> Global___WorkLetThrough: ...
+    @_builtins.property
     def child_refused(self) -> Global___ChildRefused: ...
     @_builtins.property
     def child_cancel_told(self) -> Global___ChildCancelTold: ...
+    @_builtins.property
+    def compensation_started(self) -> Global___CompensationStarted: ...
     @_builtins.property
     def dead_letter_resolved(self) -> Global___DeadLetterResolved: ...
     @_builtins.property
@@ -342,29 +419,38 @@ class Event(_message.Message):
         stop_ordered: Global___StopOrdered | None = ...,
         execution_finished: Global___ExecutionFinished | None = ...,
         work_rendered: Global___WorkRendered | None = ...,
+        signal_received: Global___SignalReceived | None = ...,
+        signal_taken: Global___SignalTaken | None = ...,
+        approval_requested: Global___ApprovalRequested | None = ...,
+        approval_decided: Global___ApprovalDecided | None = ...,
+        run_deferred: Global___RunDeferred | None = ...,
+        outside_answered: Global___OutsideAnswered | None = ...,
         execution_paused: Global___ExecutionPaused | None = ...,
         execution_resumed: Global___ExecutionResumed | None = ...,
         command_refused: Global___CommandRefused | None = ...,
-        execution_reopened: Global___ExecutionReopened | None = ...,
         loop_started: Global___LoopStarted | None = ...,
         loop_continued: Global___LoopContinued | None = ...,
         loop_gathered: Global___LoopGathered | None = ...,
         loop_closed: Global___LoopClosed | None = ...,
-        items_requested: Global___ItemsRequested | None = ...,
-        items_read: Global___ItemsRead | None = ...,
         child_requested: Global___ChildRequested | None = ...,
         child_started: Global___ChildStarted | None = ...,
         child_cancel_ordered: Global___ChildCancelOrdered | None = ...,
+        items_requested: Global___ItemsRequested | None = ...,
+        items_read: Global___ItemsRead | None = ...,
+        execution_reopened: Global___ExecutionReopened | None = ...,
+        work_held_back: Global___WorkHeldBack | None = ...,
+        work_let_through: Global___WorkLetThrough | None = ...,
         child_refused: Global___ChildRefused | None = ...,
         child_cancel_told: Global___ChildCancelTold | None = ...,
+        compensation_started: Global___CompensationStarted | None = ...,
         dead_letter_resolved: Global___DeadLetterResolved | None = ...,
         run_quarantined: Global___RunQuarantined | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "dead_letter_resolved", b"dead_letter_resolved", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_quarantined", b"run_quarantined", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "dead_letter_resolved", b"dead_letter_resolved", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_quarantined", b"run_quarantined", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "control_rendered", b"control_rendered", "dead_letter_resolved", b"dead_letter_resolved", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_quarantined", b"run_quarantined", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "dead_letter_resolved", b"dead_letter_resolved", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_quarantined", b"run_quarantined", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "execution_paused", "execution_resumed", "command_refused", "execution_reopened", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "items_requested", "items_read", "child_requested", "child_started", "child_cancel_ordered", "child_refused", "child_cancel_told", "dead_letter_resolved", "run_quarantined"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened", "work_held_back", "work_let_through", "child_refused", "child_cancel_told", "compensation_started", "dead_letter_resolved", "run_quarantined"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -380,7 +466,9 @@ class WorkKey(_message.Message):
     ITERATION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The id of the node, or "$output" for the rendering of the workflow's output."""
+    """The id of the node, "$output" for the rendering of the workflow's output, or "<node>$undo" for the compensation of a
+    node.
+    """
     iteration: _builtins.int
     """0 for a plain node; 1, 2, 3 and so on for the items or turns of a loop."""
     generation: _builtins.int
@@ -1163,10 +1251,13 @@ class WaitStarted(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     DUE_TIME_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     kind: Global___WaitKind.ValueType
     due_time: _builtins.int
     """When the time ends the wait. 0: no time does."""
+    name: _builtins.str
+    """The signal that is waited for. Empty for the other kinds."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     def __init__(
@@ -1176,10 +1267,11 @@ class WaitStarted(_message.Message):
         run: _builtins.int = ...,
         kind: Global___WaitKind.ValueType = ...,
         due_time: _builtins.int = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "key", b"key", "kind", b"kind", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "key", b"key", "kind", b"kind", "name", b"name", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1818,6 +1910,112 @@ class CommandRefused(_message.Message):
 Global___CommandRefused: _TypeAlias = CommandRefused  # noqa: Y015
 
 @_typing.final
+class WorkHeldBack(_message.Message):
+    """The work waits, because the circuit of its target is open. It costs no attempt. The event may come again for work that
+    waits already, with a later until_time.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    UNTIL_TIME_FIELD_NUMBER: _builtins.int
+    GIVE_UP_TIME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    """The run that its runner handed back without calling the target. 0: the work was not granted."""
+    target: _builtins.str
+    """"<module> <name>"."""
+    until_time: _builtins.int
+    """The circuit is not expected to let it through before. A parked execution wakes then."""
+    give_up_time: _builtins.int
+    """When its retry budget is over, and the work fails. 0: never."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        target: _builtins.str = ...,
+        until_time: _builtins.int = ...,
+        give_up_time: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["give_up_time", b"give_up_time", "key", b"key", "run", b"run", "target", b"target", "until_time", b"until_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkHeldBack: _TypeAlias = WorkHeldBack  # noqa: Y015
+
+@_typing.final
+class WorkLetThrough(_message.Message):
+    """The circuit of the work's target lets it through: the work is ready again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    IS_PROBE_FIELD_NUMBER: _builtins.int
+    is_probe: _builtins.bool
+    """It has a permit of a circuit that is half open: its outcome decides whether the circuit closes."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        is_probe: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_probe", b"is_probe", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkLetThrough: _TypeAlias = WorkLetThrough  # noqa: Y015
+
+@_typing.final
+class CompensationStarted(_message.Message):
+    """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    WORKS_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    outcome: Global___FinalState.ValueType
+    """What it ends as after that."""
+    @_builtins.property
+    def error(self) -> Global___Failure: ...
+    @_builtins.property
+    def works(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """The compensations, in the order in which they are done, one after the other. The node of each is that of the work
+        that it undoes, followed by "$undo"; the generation is that of the work.
+        """
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The first of them is ready. The event that ends a compensation makes the next one ready."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___FinalState.ValueType = ...,
+        error: Global___Failure | None = ...,
+        works: _abc.Iterable[Global___WorkKey] | None = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "then", b"then", "works", b"works"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompensationStarted: _TypeAlias = CompensationStarted  # noqa: Y015
+
+@_typing.final
 class ExecutionFinished(_message.Message):
     """Nothing is going any more: the execution is final."""
 
@@ -2013,3 +2211,227 @@ class ChildCancelOrdered(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChildCancelOrdered: _TypeAlias = ChildCancelOrdered  # noqa: Y015
+
+@_typing.final
+class SignalReceived(_message.Message):
+    """A signal has come. It is kept until a node takes it; the sequence number of this event names it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    signal: _builtins.str
+    payload: _builtins.bytes
+    """JSON."""
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        signal: _builtins.str = ...,
+        payload: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "message_id", b"message_id", "payload", b"payload", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalReceived: _TypeAlias = SignalReceived  # noqa: Y015
+
+@_typing.final
+class SignalTaken(_message.Message):
+    """A node takes a signal that has come. The signal is no longer kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    number: _builtins.int
+    """The sequence number of its SignalReceived."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "number", b"number", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalTaken: _TypeAlias = SignalTaken  # noqa: Y015
+
+@_typing.final
+class ApprovalRequested(_message.Message):
+    """People are asked to decide. The id of the approval is that of the run. The time ends it with the wait that has begun
+    before.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    ASSIGNEES_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    title: _builtins.str
+    form: _builtins.bytes
+    """JSON Schema."""
+    required: _builtins.int
+    """The number of keys that have to approve."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def assignees(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Titles of keys, and roles like "role:ADMIN". Empty: everybody who may decide at all."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        title: _builtins.str = ...,
+        form: _builtins.bytes = ...,
+        assignees: _abc.Iterable[_builtins.str] | None = ...,
+        required: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignees", b"assignees", "form", b"form", "key", b"key", "required", b"required", "run", b"run", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalRequested: _TypeAlias = ApprovalRequested  # noqa: Y015
+
+@_typing.final
+class ApprovalDecided(_message.Message):
+    """Somebody has decided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    """The title of the key, and its id."""
+    key_id: _builtins.str
+    decision: Global___ApprovalChoice.ValueType
+    form: _builtins.bytes
+    """JSON that fits the form."""
+    comment: _builtins.str
+    outcome: Global___ApprovalState.ValueType
+    """How the approval ended by this decision. Unspecified: further decisions are needed."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        key_id: _builtins.str = ...,
+        decision: Global___ApprovalChoice.ValueType = ...,
+        form: _builtins.bytes = ...,
+        comment: _builtins.str = ...,
+        outcome: Global___ApprovalState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "comment", b"comment", "decision", b"decision", "form", b"form", "key", b"key", "key_id", b"key_id", "message_id", b"message_id", "outcome", b"outcome", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalDecided: _TypeAlias = ApprovalDecided  # noqa: Y015
+
+@_typing.final
+class RunDeferred(_message.Message):
+    """The runner has handed the work to somebody else, who has the completion token of the run. No runner has the run any
+    more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    DUE_TIME_FIELD_NUMBER: _builtins.int
+    INPUTS_HASH_FIELD_NUMBER: _builtins.int
+    CONFIG_HASH_FIELD_NUMBER: _builtins.int
+    COST_TOKENS_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    start_time: _builtins.int
+    due_time: _builtins.int
+    """When the timeout of the node ends the run. 0: no time does."""
+    inputs_hash: _builtins.bytes
+    config_hash: _builtins.bytes
+    cost_tokens: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        start_time: _builtins.int = ...,
+        due_time: _builtins.int = ...,
+        inputs_hash: _builtins.bytes = ...,
+        config_hash: _builtins.bytes = ...,
+        cost_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "due_time", b"due_time", "inputs_hash", b"inputs_hash", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunDeferred: _TypeAlias = RunDeferred  # noqa: Y015
+
+@_typing.final
+class OutsideAnswered(_message.Message):
+    """Whoever has the completion token of the run has said how the work ended. Its RunSucceeded or RunFailed follows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    message_id: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message_id", b"message_id", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutsideAnswered: _TypeAlias = OutsideAnswered  # noqa: Y015

@@ -47,20 +47,23 @@ drain the old ones, and revoke the first key when no stream uses it any more. If
 with the Fault KEY_INVALID. An Attach of the same instance_id with another key is answered INSTANCE_ENDED: the holder
 ends its work, attaches under a fresh instance_id, and repeats its unanswered reports. No report is lost.
 
-Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher), in both directions, and its lists
-have at most 30,000 items in all. More end the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE. A
-holder spreads more items over several messages, except the leases of one Attach or Beat, which must be in one: at most
-20,000 (HELD_EXCEEDED). Ids, names and reasons have at most 255 characters (ATTACH_INVALID, NAME_TOO_LONG). Text is UTF-8
-without U+0000: a runner replaces this in the texts of its modules, like error messages, because a report with it would
-end one stream after the other. Such text, and bytes that cannot be decoded, end the stream of a runner with
-INVALID_ARGUMENT, reason INVALID_REQUEST. Any other violation of the protocol ends it with a Fault and the status OK.
+Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher), in both directions, and its
+lists have at most 30,000 items in all. More end the stream with the status RESOURCE_EXHAUSTED, reason
+MESSAGE_TOO_LARGE (a coordinator gives no reason for more than 5 MiB). A holder spreads more items over several
+messages, except the leases of one Attach or Beat, which must be in one: at most 20,000 (HELD_EXCEEDED). Ids, names
+and reasons have at most 255 characters (ATTACH_INVALID, NAME_TOO_LONG). Text is UTF-8 without U+0000: a runner
+replaces this in the texts of its modules, like error messages, because a report with it would end one stream after
+the other. Such text, and bytes that cannot be decoded, end the stream of a runner with INVALID_ARGUMENT, reason
+INVALID_REQUEST. Any other violation of the protocol ends it with a Fault and the status OK.
 
 Limits of a stream. Unanswered reports may hold 64 MiB per stream and 256 MiB per key. Beyond that the server stops
 reading the stream until it has sent answers. This is not a fault: the server renews the instance meanwhile and repeats
 `demand` as a sign of life. A stream that its holder does not read is given up after Timing.self_fence and ends when
 the holder cancels it; a holder that leaves twenty such streams open can open no other (NOT_READING). A server serves
-5,000 streams at once (TOO_MANY_SESSIONS: attach to another replica) and 500 of one key (KEY_SESSIONS_EXCEEDED; a key
-that leaves 100 refused streams open gets the status RESOURCE_EXHAUSTED instead).
+5,000 streams at once, 4,000 of them of keys, of which the keys of one workspace get half (TOO_MANY_SESSIONS: attach to
+another replica), and 500 of one key (KEY_SESSIONS_EXCEEDED; a key that leaves 100 refused streams open gets the status
+RESOURCE_EXHAUSTED instead). Calls of all kinds count, too: thousands from one workspace get the status
+RESOURCE_EXHAUSTED, reason CALLS_EXCEEDED.
 """
 
 from collections import abc as _abc
@@ -626,7 +629,7 @@ class Fault(_message.Message):
       FLOOD                  over 8,000 reports without an answer on one stream             sends at most 4,000 at once
       HELD_EXCEEDED          over 20,000 leases, or over 200,000 for one key                holds less, or uses another key
       NOT_READING            over 20,000 items wait, or 20 streams are unread and open      reads; cancels what it gave up
-      TOO_MANY_SESSIONS      the server has 5,000 streams                                   pauses, attaches to another
+      TOO_MANY_SESSIONS      the server has 5,000 streams, or 4,000 of keys                 pauses, attaches to another
       KEY_SESSIONS_EXCEEDED  the key has 500 streams with this server                       pauses; needs another key
       KEY_INVALID            the key was revoked, or has expired                            reads its key again, pauses
       DATABASE_AWAY          the instance cannot be opened now                              pauses
@@ -637,8 +640,8 @@ class Fault(_message.Message):
                              elsewhere; or another key has opened an instance of this id    under a fresh instance_id
 
     A stream that ends with a status instead: UNAUTHENTICATED and PERMISSION_DENIED are for people to mend;
-    RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST: the bytes are no
-    message, or text has U+0000) are bugs of the holder. The holder treats all of them, and everything else, like a lost
+    RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED, CALLS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST: the
+    bytes are no message, or text has U+0000) are bugs of the holder. The holder treats all of them, and everything else, like a lost
     connection.
     """
 

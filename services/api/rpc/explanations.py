@@ -1,0 +1,124 @@
+"""Completes an explanation: what coordinators and the queue know becomes one answer, with text, shares and commands.
+
+The time that an execution has spent in the queue until now is part of it, whether it has started yet or waits there
+again after it was woken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.api.app.ports import FINAL
+from services.chassis.grpc.timestamps import micros_of, put_micros
+from windlass.api.v1.resources_pb2 import Execution, Explanation
+from windlass.dispatcher.v1.queue_pb2 import GetQueuePlaceResponse, Queued
+
+# The commands that inspect or mend a blocker. `{id}` is that of the execution, `{run}` that of the run.
+_COMMANDS: Final = {
+    Explanation.QUEUED_FOR_SLOT: "windlass list --filter 'state = RUNNING'",
+    Explanation.RUNNING: "windlass runs {id}",
+    Explanation.BACKOFF: "windlass runs {id}",
+    Explanation.LEASE_IN_DOUBT: "windlass runs {id}",
+    Explanation.WAITING_FOR_RUNNER: "windlass status",
+    Explanation.WAITING_FOR_CHILD: "windlass list --filter 'parent_execution_id = \"{id}\"'",
+    Explanation.PAUSED: "windlass resume {id}",
+}
+_US: Final = 1_000_000
+
+
+def explanation_of(
+    execution: Execution, told: Explanation | None, place: GetQueuePlaceResponse, now: int
+) -> Explanation:
+    """`told` is what coordinators say of the execution. `now` is in µs."""
+    explanation = told or Explanation()
+    if place.state == Queued.PENDING:
+        explanation.blockers.insert(0, _in_queue(place, now))
+        if told is None:
+            _add_time(explanation, place, now - micros_of(execution.create_time))
+    for blocker in explanation.blockers:
+        command = _COMMANDS.get(blocker.kind, "")
+        setattr(blocker, "try", command.format(id=execution.id, run=blocker.run_id))
+    _put_shares(explanation)
+    explanation.text = "\n".join(_lines(execution, explanation, now))
+    return explanation
+
+
+def _in_queue(place: GetQueuePlaceResponse, now: int) -> Explanation.Blocker:
+    blocker = Explanation.Blocker(kind=_queue_cause(place), since_time=place.enqueue_time)
+    if blocker.kind == Explanation.QUEUED_FOR_SLOT:
+        holders = f", by {', '.join(place.holders)}" if place.holders else ""
+        blocker.message = (
+            f"{place.slots_taken} of {place.slots_max} slots of the workspace are taken{holders};"
+            f" {place.ahead} executions are before it in the queue"
+        )
+    else:
+        blocker.message = "a slot is free, and no coordinator has taken the execution yet"
+    return blocker
+
+
+def _queue_cause(place: GetQueuePlaceResponse) -> Explanation.Cause.ValueType:
+    is_full = place.slots_taken + place.ahead >= place.slots_max
+    return Explanation.QUEUED_FOR_SLOT if is_full else Explanation.QUEUED_FOR_COORDINATOR
+
+
+def _add_time(explanation: Explanation, place: GetQueuePlaceResponse, span: int) -> None:
+    put_micros(explanation.time_split.add(cause=_queue_cause(place)).duration, max(0, span))
+
+
+def _put_shares(explanation: Explanation) -> None:
+    parts = [each for each in explanation.time_split if micros_of(each.duration) > 0]
+    total = sum(micros_of(each.duration) for each in parts)
+    for part in parts:
+        part.share = micros_of(part.duration) / total
+    parts.sort(key=lambda part: part.share, reverse=True)
+    del explanation.time_split[:]
+    explanation.time_split.extend(parts)
+
+
+def _lines(execution: Execution, explanation: Explanation, now: int) -> Iterator[str]:
+    state = Execution.State.Name(execution.state)
+    if state in FINAL:
+        error = execution.error
+        why = f" at {error.node}" if error.node else ""
+        yield f"{execution.id} ended as {state}{why}{f': {error.type}: {error.message}' if error.type else '.'}"
+    elif explanation.blockers:
+        yield f"{execution.id} is {state}. It waits for:"
+        for blocker in explanation.blockers:
+            yield f"  {_name(blocker.kind)}{_times(blocker, now)}: {blocker.message}"
+            if command := getattr(blocker, "try"):
+                yield f"    try: {command}"
+    else:
+        yield f"{execution.id} is {state}. Nothing holds it up."
+    if explanation.time_split:
+        yield "Its time so far:" if state not in FINAL else "Its time:"
+        for part in explanation.time_split:
+            yield f"  {part.share:6.1%}  {_span(micros_of(part.duration)):>9}  {_name(part.cause)}"
+
+
+def _name(cause: Explanation.Cause.ValueType) -> str:
+    return Explanation.Cause.Name(cause)
+
+
+def _times(blocker: Explanation.Blocker, now: int) -> str:
+    parts = []
+    if blocker.HasField("since_time"):
+        parts.append(f"for {_span(now - micros_of(blocker.since_time))}")
+    if blocker.HasField("until_time"):
+        parts.append(f"until {_clock(blocker.until_time)}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _clock(time: Timestamp) -> str:
+    return time.ToDatetime().isoformat(timespec="seconds") + "Z"
+
+
+def _span(micros: int) -> str:
+    seconds = max(0, micros) / _US
+    if seconds < 1:
+        return f"{seconds * 1_000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"

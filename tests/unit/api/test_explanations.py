@@ -1,0 +1,78 @@
+"""The answer of ExplainExecution, put together from what coordinators and the queue say."""
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.api.rpc.explanations import explanation_of
+from windlass.api.v1.resources_pb2 import Execution, Explanation
+from windlass.dispatcher.v1.queue_pb2 import GetQueuePlaceResponse, Queued
+
+NOW = 1_800_000_000
+CREATED = Timestamp(seconds=NOW - 10)
+NOT_QUEUED = GetQueuePlaceResponse()
+
+
+def explain(
+    told: Explanation | None, place: GetQueuePlaceResponse = NOT_QUEUED, state: str = "RUNNING", **more: object
+) -> Explanation:
+    execution = Execution(id="e1", create_time=CREATED, state=Execution.State.Value(state), **more)  # type: ignore[arg-type]
+    return explanation_of(execution, told, place, NOW * 1_000_000)
+
+
+def told(**seconds: float) -> Explanation:
+    """What coordinators say: the time by its causes."""
+    explanation = Explanation()
+    for cause, span in seconds.items():
+        explanation.time_split.add(cause=Explanation.Cause.Value(cause)).duration.FromNanoseconds(int(span * 1e9))
+    return explanation
+
+
+def queued(**more: object) -> GetQueuePlaceResponse:
+    return GetQueuePlaceResponse(state=Queued.PENDING, enqueue_time=CREATED, **more)  # type: ignore[arg-type]
+
+
+def test_an_execution_in_the_queue_says_who_has_the_slots_and_how_many_are_before_it():
+    found = explain(None, queued(slots_taken=1, slots_max=1, ahead=2, holders=["e0"]), "PENDING")
+    (blocker,) = found.blockers
+    assert Explanation.Cause.Name(blocker.kind) == "QUEUED_FOR_SLOT"
+    assert blocker.message == "1 of 1 slots of the workspace are taken, by e0; 2 executions are before it in the queue"
+    assert [(Explanation.Cause.Name(each.cause), each.share) for each in found.time_split] == [("QUEUED_FOR_SLOT", 1.0)]
+    assert "for 10.0 s" in found.text
+
+
+def test_with_a_free_slot_it_waits_for_a_coordinator():
+    (blocker,) = explain(None, queued(slots_taken=0, slots_max=5), "PENDING").blockers
+    assert Explanation.Cause.Name(blocker.kind) == "QUEUED_FOR_COORDINATOR"
+
+
+def test_an_execution_that_was_woken_waits_in_the_queue_too():
+    found = explain(told(SLEEPING=3), queued(slots_taken=1, slots_max=1), "WAITING")
+    assert [Explanation.Cause.Name(each.kind) for each in found.blockers] == ["QUEUED_FOR_SLOT"]
+    assert [Explanation.Cause.Name(each.cause) for each in found.time_split] == ["SLEEPING"]
+
+
+def test_shares_add_up_to_one_and_the_largest_comes_first():
+    found = explain(told(RUNNING=1, SLEEPING=6, ENGINE=0, BACKOFF=2))
+    assert [Explanation.Cause.Name(each.cause) for each in found.time_split] == ["SLEEPING", "BACKOFF", "RUNNING"]
+    assert abs(sum(each.share for each in found.time_split) - 1) < 1e-9
+
+
+def test_a_blocker_comes_with_its_times_and_with_a_command():
+    explanation = told(RUNNING=1)
+    blocker = explanation.blockers.add(kind=Explanation.BACKOFF, node="a", message="a failed and is tried again")
+    blocker.since_time.seconds, blocker.until_time.seconds = NOW - 300, NOW
+    found = explain(explanation)
+    assert getattr(found.blockers[0], "try") == "windlass runs e1"
+    assert "BACKOFF (for 5 min, until 2027-01-15T08:00:00Z): a failed and is tried again" in found.text
+
+
+def test_an_execution_that_has_ended_says_why_and_where_its_time_went():
+    error = Execution.Error(node="pay", type="HTTP_500", message="no")
+    text = explain(told(RUNNING=0.5, SLEEPING=36_000), state="FAILED", error=error).text
+    assert text.splitlines()[0] == "e1 ended as FAILED at pay: HTTP_500: no"
+    assert "10.0 h  SLEEPING" in text
+    assert "500 ms  RUNNING" in text
+    assert explain(told(RUNNING=1), state="SUCCESS").text.startswith("e1 ended as SUCCESS.\n")
+
+
+def test_an_execution_that_nothing_holds_up_says_so():
+    assert explain(Explanation()).text == "e1 is RUNNING. Nothing holds it up."

@@ -1,0 +1,144 @@
+"""What an execution waits for, and where its time went."""
+
+from services.coordinator.core.commands import Pause, ReportStarted
+from services.coordinator.core.explaining import Cause, Stopwatch, blockers
+from services.coordinator.core.fold import apply
+from services.coordinator.core.state import Execution
+from services.coordinator.core.values import ErrorClass
+from tests.support.story import BEGIN, EXECUTION_ID, SECOND, Story, begun, chain, node, started
+
+
+def watched(story: Story) -> tuple[Stopwatch, Execution]:
+    """The journal of the story, followed to its present time."""
+    stopwatch, execution = Stopwatch(), Execution(EXECUTION_ID, story.definition)
+    for event in story.journal:
+        stopwatch.before(execution, event)
+        apply(execution, event)
+    stopwatch.reach(execution, story.now)
+    return stopwatch, execution
+
+
+def spent(story: Story) -> dict[str, float]:
+    """The seconds by their cause."""
+    return {cause.value: span / SECOND for cause, span in watched(story)[0].spent.items() if span}
+
+
+def blocked_by(story: Story, *live: str) -> list[tuple[str, str, float, float]]:
+    """Cause, node, and the seconds since when and until when it holds, from the beginning of the story."""
+    stopwatch, execution = watched(story)
+    return [
+        (
+            each.cause.value,
+            each.work.node.id if each.work else "",
+            (each.since - BEGIN) / SECOND,
+            max(0, each.until - BEGIN) / SECOND,
+        )
+        for each in blockers(execution, stopwatch.since, live)
+    ]
+
+
+def test_the_time_in_the_queue_is_split_at_the_grant():
+    story = Story([node("a")])
+    story.later(10)
+    story.start(create_time=BEGIN, grant_time=BEGIN + 7 * SECOND)
+    assert spent(story) == {"QUEUED_FOR_SLOT": 7, "QUEUED_FOR_COORDINATOR": 3}
+
+
+def test_time_belongs_to_what_the_execution_was_at():
+    story = started(node("a"), node("b", "sleep@1", config={"duration": "30s"}), edges=chain("a", "b"))
+    story.later(2)
+    story.assign("a")
+    story.later(5)
+    story.fail("a", ErrorClass.TRANSIENT, random=0.5)
+    story.wake()
+    story.assign("a")
+    story.later(1)
+    story.succeed("a")
+    story.wake()
+    assert spent(story) == {"WAITING_FOR_RUNNER": 2, "RUNNING": 6, "BACKOFF": 0.5, "SLEEPING": 30}
+    assert sum(spent(story).values()) == (story.now - BEGIN) / SECOND
+
+
+def test_after_the_end_no_time_is_counted():
+    story = begun()
+    story.later(1)
+    story.succeed("a")
+    story.later(100)
+    assert spent(story) == {"RUNNING": 1}
+
+
+def test_the_time_after_a_sleep_was_due_is_the_engines():
+    story = started(node("a", "sleep@1", config={"duration": "30s"}))
+    story.later(34)
+    assert spent(story) == {"SLEEPING": 30, "ENGINE": 4}
+
+
+def test_the_time_before_a_lost_run_is_in_doubt():
+    story = begun()
+    story.later(12)
+    story.lose()
+    story.later(3)
+    assert spent(story) == {"LEASE_IN_DOUBT": 12, "WAITING_FOR_RUNNER": 3}
+
+
+def test_a_lost_run_beside_others_leaves_the_time_running():
+    story = started(node("a"), node("b"))
+    story.assign("a", instance="i1")
+    story.assign("b", instance="i2")
+    story.later(12)
+    story.lose("i1")
+    assert spent(story) == {"RUNNING": 12}
+
+
+def test_a_clock_that_goes_back_costs_nothing():
+    story = begun()
+    story.later(-5)
+    story.succeed("a")
+    assert spent(story) == {}
+
+
+def test_between_waits_the_time_is_the_engines():
+    story = started(node("a"))
+    stopwatch, execution = watched(story)
+    execution.ready.clear()
+    stopwatch.reach(execution, story.now + 2 * SECOND)
+    assert stopwatch.spent[Cause.ENGINE] == 2 * SECOND
+
+
+def test_every_blocker_is_named_with_its_times():
+    wait = node("d", "sleep@1", config={"duration": "60s"})
+    story = started(node("a", timeout="10s"), node("b"), node("c"), wait)
+    story.later(1)
+    story.assign("a", instance="i1")
+    story.assign("b", instance="i2")
+    run = story.run("a")
+    story.later(1)
+    story.when(ReportStarted(run.number, run.epoch, story.now))
+    assert blocked_by(story, "i1") == [
+        ("RUNNING", "a", 2, 17),
+        ("LEASE_IN_DOUBT", "b", 1, 0),
+        ("WAITING_FOR_RUNNER", "c", 0, 0),
+        ("SLEEPING", "d", 0, 60),
+    ]
+
+
+def test_a_pause_comes_first_and_counts_before_all_else():
+    story = begun()
+    story.later(2)
+    story.when(Pause("m1", "ann", "lunch"))
+    story.later(3)
+    assert blocked_by(story, "i1") == [("PAUSED", "", 2, 0), ("RUNNING", "a", 0, 0)]
+    assert spent(story) == {"RUNNING": 2, "PAUSED": 3}
+
+
+def test_a_backoff_says_until_when():
+    story = begun()
+    story.later(1)
+    story.fail("a", ErrorClass.TRANSIENT, random=0.5)
+    assert blocked_by(story) == [("BACKOFF", "a", 1, 1.5)]
+
+
+def test_nothing_blocks_an_execution_that_has_ended():
+    story = begun()
+    story.succeed("a")
+    assert blocked_by(story) == []
