@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     Explanation.LEASE_IN_DOUBT: "windlass runs {id}",
     Explanation.WAITING_FOR_RUNNER: "windlass status",
     Explanation.WAITING_FOR_CHILD: "windlass list --filter 'parent_execution_id = \"{id}\"'",
+    Explanation.WAITING_FOR_RESOLUTION: "windlass dead-letters get {run}",
     Explanation.PAUSED: "windlass resume {id}",
 }
 _US: Final = 1_000_000

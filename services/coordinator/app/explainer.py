@@ -76,6 +76,8 @@ class Explainer:
                 return f"{node.id} is ready, and {self._why_no_runner(execution.origin.workspace, work)}"
             case Cause.BACKOFF if error is not None:
                 return f"{node.id} failed and is tried again: {error.type}: {error.message}"
+            case Cause.WAITING_FOR_RESOLUTION if error is not None:
+                return f"{node.id} failed for good and waits for a person: {error.type}: {error.message}"
             case _:
                 return f"{node.id} waits"
 

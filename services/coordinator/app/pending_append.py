@@ -192,7 +192,7 @@ class PendingAppend:
             else:
                 made.append((*run_row(execution, run), key))
         # An execution that started in this append has its deadline in its first row.
-        is_reopened = self.from_seq > 0 and any(isinstance(event, ExecutionReopened) for event in self.events)
+        is_reopened = self.from_seq > 0 and self._is_reopened()
         if is_reopened:
             row = execution_reopened(execution)
         else:
@@ -215,6 +215,10 @@ class PendingAppend:
             is_reopened,
             self._dead_letters(),
         )
+
+    def _is_reopened(self) -> bool:
+        # Only a command of a person reopens, and nearly all executions have none.
+        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
 
     def completion_token(self, run: Run) -> str:
         """Empty for the modules that never hand their work to somebody else."""

@@ -38,6 +38,7 @@ class Cause(StrEnum):
     WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
     WAITING_FOR_CHILD = "WAITING_FOR_CHILD"
     WAITING_FOR_COMPLETION = "WAITING_FOR_COMPLETION"
+    WAITING_FOR_RESOLUTION = "WAITING_FOR_RESOLUTION"
     PAUSED = "PAUSED"
     LEASE_IN_DOUBT = "LEASE_IN_DOUBT"
     ENGINE = "ENGINE"
@@ -49,6 +50,7 @@ CAUSES: Mapping[ev.WaitKind, Cause] = {
     ev.WaitKind.APPROVAL: Cause.WAITING_FOR_APPROVAL,
     ev.WaitKind.CHILD: Cause.WAITING_FOR_CHILD,
     ev.WaitKind.OUTSIDE: Cause.WAITING_FOR_COMPLETION,
+    ev.WaitKind.PERSON: Cause.WAITING_FOR_RESOLUTION,
 }
 assert CAUSES.keys() == set(ev.WaitKind), "a kind of wait has no cause"
 
