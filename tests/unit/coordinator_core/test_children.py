@@ -438,3 +438,21 @@ def test_an_item_whose_loop_has_ended_settles_its_start():
     assert names(story.when(RefuseChild(second, "WORKFLOW_ARCHIVED", "archived"))) == ["ChildRefused"]
     story.when(NoteChildCancelTold(second))
     assert (story.execution.owed, story.ready) == ([], ["rescue"])
+
+
+@pytest.mark.parametrize("amount", [1, "{{ input.n }}"])
+def test_a_retry_lays_the_inputs_of_a_person_over_those_of_the_node(amount: object):
+    story = Story([billing(inputs={"amount": amount, "to": "ann"})])
+    story.start(input=b'{"n":1}')
+    rendered = b'{"config":{"workflow":"billing"},"inputs":{"amount":1,"to":"ann"}}'
+    if amount != 1:
+        story.assign()
+        story.succeed("bill", rendered)
+    story.when(NoteChildStarted(child(story)))
+    story.when(failed(story))
+    decision = story.retry(bill=b'{"amount":7}')
+    if amount != 1:
+        story.assign()
+        decision = story.succeed("bill", rendered)
+    requested = the_event("ChildRequested", decision)
+    assert (requested.input, requested.key.generation) == (b'{"amount":7,"to":"ann"}', 2)
