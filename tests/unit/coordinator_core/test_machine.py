@@ -306,9 +306,9 @@ class Fortune(RuleBasedStateMachine):
             if self.story.execution.is_final:
                 break
             if self.story.execution.paused_by is not None:
-                self.story.resume("last")
+                self.do(lambda: self.story.resume("last"))
             if self.story.execution.ready:
-                self.story.assign()
+                self.do(lambda: self.story.assign())
             for run in list(self.story.execution.live.values()):
                 self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, OUTPUT, "true")))
             for key in list(self.story.execution.unread):
@@ -323,7 +323,7 @@ class Fortune(RuleBasedStateMachine):
                     number = wait.work.run.number
                     self.do(lambda number=number: self.story.give(Discard, number, message_id=f"last{number}"))
             if not self.story.execution.is_final and self.story.execution.next_wake():
-                self.story.wake()
+                self.do(lambda: self.story.wake())
         assert self.story.execution.is_final, "it never ends"
         _assert_states_follow(self.story)
         _assert_undone_in_reverse(self.story)
