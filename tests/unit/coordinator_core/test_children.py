@@ -8,6 +8,7 @@ import pytest
 
 from services.coordinator.core.child_ids import child_id
 from services.coordinator.core.commands import (
+    Discard,
     EndChild,
     NoteChildCancelTold,
     NoteChildStarted,
@@ -456,3 +457,12 @@ def test_a_retry_lays_the_inputs_of_a_person_over_those_of_the_node(amount: obje
         decision = story.succeed("bill", rendered)
     requested = the_event("ChildRequested", decision)
     assert (requested.input, requested.key.generation) == (b'{"amount":7,"to":"ann"}', 2)
+
+
+def test_a_node_whose_child_failed_may_be_held_for_a_person():
+    story = waiting(onFailure="HOLD")
+    story.when(failed(story))
+    assert (story.state, story.states["bill"], len(story.execution.runs)) == ("WAITING", "WAITING", 1)
+    assert story.when(ended(story)).events == [], "it waits for a person, and not for the child"
+    assert "ExecutionFinished" in names(story.give(Discard, 1, message_id="m1"))
+    assert story.execution.error.type == "CARD_DECLINED"

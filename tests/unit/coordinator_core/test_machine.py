@@ -203,6 +203,7 @@ class Fortune(RuleBasedStateMachine):
     @rule(data=st.data(), make=st.sampled_from([NoteChildStarted, NoteChildCancelTold, RefuseChild, EndChild, None]))
     def hear_of_child(self, data, make):
         child = self.pick(data, self.children())
+        news: Any
         if make is RefuseChild:
             news = RefuseChild(child, "WORKFLOW_NOT_FOUND", "gone")
         elif make is EndChild:
