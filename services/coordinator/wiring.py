@@ -25,7 +25,8 @@ from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.postgres import migrations
 from services.chassis.postgres.connection import BY_INDEX, PgConnection
 from services.chassis.postgres.database import Database
-from services.chassis.process.clock import SystemClock
+from services.chassis.process.clock import Clock, SystemClock
+from services.chassis.process.fresh_ids import fresh_uuid
 from services.chassis.process.lifecycle import Loops, Steps
 from services.chassis.process.retention import Retention
 from services.chassis.process.service import VERSION, run_service
@@ -100,9 +101,10 @@ class CoordinatorService:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self.name = f"{SERVICE}-{settings.replica}"
-        self._clock = SystemClock()
         self._run_timing = RUN.scaled(settings.lease_scale)
+        self._circuit_policy = _circuit_policy(settings)
         self._connect()
+        self._join_apis()
         self._join_dispatchers()
         self._join_executions()
         self._join_runners()
@@ -110,7 +112,10 @@ class CoordinatorService:
         self._serve()
 
     def _connect(self) -> None:
+        """Time, the database, the disk and other processes. A simulation has its own, here and in `_new_server`."""
         settings, name = self._settings, self.name
+        self._clock: Clock = SystemClock()
+        self._fresh_id = fresh_uuid
         # One connection for appends, two for loads, one for beats, and a few for everything that is read.
         self._writer = PgConnection(settings.database_url, name=f"{name}-journal", settings=BY_INDEX)
         self._loader, self._patient_loader = (
@@ -118,15 +123,16 @@ class CoordinatorService:
             for role, seconds in (("loader", LOAD_SECONDS), ("patient-loader", HARD_LOAD_SECONDS))
         )
         self._beats = PgConnection(settings.database_url, name=f"{name}-sessions")
+        self._runner_sessions = PostgresSessionStore(self._beats, "coordinator.runner_sessions", self._run_timing)
         self._database = Database(settings.database_url, name=name)
         self._journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
         self._reads = PostgresReads(self._database)
-        self._circuit_policy = _circuit_policy(settings)
         self._circuit_rows = PostgresCircuits(self._database, self._circuit_policy)
         self._blobs = DirectoryBlobs(settings.output_store)
-        self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
         self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
-        self._replicas = ApiReplicas(AddressBook(settings.apis), self._channels, self._forget)
+
+    def _join_apis(self) -> None:
+        self._replicas = ApiReplicas(AddressBook(self._settings.apis), self._channels, self._forget)
         self._keys = CatalogKeys(self._replicas, self._clock)
 
     async def _forget(self, address: str) -> None:
@@ -138,16 +144,18 @@ class CoordinatorService:
         self._holder = self._dispatch.holder = SessionHolder(
             attach=Attach(self.name, capacity=self._settings.executions_max, version=VERSION),
             timing=EXECUTION.scaled(self._settings.lease_scale),
-            codec=dispatch_hop.CODEC,
+            codec=dispatch_hop.codec(self._clock),
             open_stream=lambda address: CoordinatorSessionsStub(self._channels.get(address)).Session(),
             owner=self._dispatch,
             forget=self._forget,
+            clock=self._clock,
+            fresh_id=self._fresh_id,
         )
 
     def _join_executions(self) -> None:
         """The executions that are owned here, and the parts that bring them what they need."""
         definitions = self._definitions = CatalogDefinitions(self._replicas)
-        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
+        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels, self._clock)
         self._relatives = mailbox
         self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
         self._executions = self._dispatch.executions = OwnedExecutions(
@@ -175,14 +183,17 @@ class CoordinatorService:
             self._executions, dead_runners, self._reads.run_standings, self._settings.runner_reserve
         )
         self._registry = self._runners.registry = SessionRegistry(
-            store=PostgresSessionStore(self._beats, "coordinator.runner_sessions", self._run_timing),
+            store=self._runner_sessions,
             timing=self._run_timing,
             server=self.name,
             codec=runner_hop.CODEC,
             owner=self._runners,
+            clock=self._clock,
+            fresh_id=self._fresh_id,
         )
 
     def _join_commits(self) -> None:
+        self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
         walks = JournalWalks(self._reads, self._definitions)
         explainer = Explainer(
             walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
@@ -228,9 +239,9 @@ class CoordinatorService:
             clock=self._clock,
         )
 
-    def _serve(self) -> None:
+    def _new_server(self) -> GrpcServer:
         settings = self._settings
-        self.server = GrpcServer(
+        return GrpcServer(
             settings.grpc_address,
             guard=Guard(
                 RULES,
@@ -241,6 +252,9 @@ class CoordinatorService:
             tls=settings.tls,
             public=settings.public,
         )
+
+    def _serve(self) -> None:
+        self.server = self._new_server()
         sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(RunnerSessionsService(self._registry), self.server)
         sessions_pb2_grpc.add_RunnerOutputsServicer_to_server(self._run_outputs, self.server)
         circuits = CircuitStateServicer(self._circuit_rows, self._circuit_policy, self._clock)

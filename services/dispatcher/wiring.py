@@ -16,7 +16,8 @@ from services.chassis.lease.timing import EXECUTION
 from services.chassis.postgres import migrations
 from services.chassis.postgres.database import Database, PgConnection
 from services.chassis.postgres.notifications import Notifications
-from services.chassis.process.clock import SystemClock
+from services.chassis.process.clock import Clock, SystemClock
+from services.chassis.process.fresh_ids import fresh_uuid
 from services.chassis.process.lifecycle import Loops, Steps
 from services.chassis.process.retention import Retention
 from services.chassis.process.service import run_service
@@ -69,21 +70,29 @@ class DispatcherService:
         self._settings = settings
         self.name = f"{SERVICE}-{settings.replica}"
         self._poll_seconds = POLL_SECONDS * settings.lease_scale
-        self._clock = SystemClock()
+        self._connect()
         self._metrics = AdmissionMetrics()
         self._inbox = AdmissionInbox(self._clock)
-        self._connect()
         self._join_housekeeping()
         self._join_coordinators()
         self._join_admission()
         self._serve()
 
     def _connect(self) -> None:
+        """Time and the database. A simulation has its own, here and in `_new_server`."""
         settings = self._settings
         scale, url = settings.lease_scale, settings.database_url
+        self._clock: Clock = SystemClock()
+        self._fresh_id = fresh_uuid
         self._database = Database(url, name=self.name, connections=settings.database_connections)
         self._connection = PgConnection(url, name=f"{self.name}-admission_loop", settings=SETTINGS)
+        self._queue = PostgresQueue(self._connection)
+        self._reads = PostgresQueueReads(self._database)
+        self._failed_rows = PostgresFailedRows(self._database)
         self._leases = PostgresLeases(self._database, lease_scale=scale)
+        self._sessions = PostgresSessionStore(
+            self._database, "dispatcher.coordinator_sessions", EXECUTION.scaled(scale)
+        )
         self._mailbox = PostgresMailbox(self._database, redeliver_seconds=REDELIVER_SECONDS * scale)
         self._housekeeping = PostgresHousekeeping(
             self._database,
@@ -129,11 +138,13 @@ class DispatcherService:
             mailbox=self._mailbox, inbox=self._inbox, post=self._session_owner.post, clock=self._clock
         )
         self._registry = SessionRegistry(
-            store=PostgresSessionStore(self._database, "dispatcher.coordinator_sessions", timing),
+            store=self._sessions,
             timing=timing,
             server=self.name,
             codec=CODEC,
             owner=self._session_owner,
+            clock=self._clock,
+            fresh_id=self._fresh_id,
         )
         self._session_owner.deliveries, self._session_owner.registry = self._deliveries, self._registry
 
@@ -141,7 +152,7 @@ class DispatcherService:
         """The admission loop, and the poll that feeds it."""
         self._admission_loop = AdmissionLoop(
             inbox=self._inbox,
-            store=PostgresQueue(self._connection),
+            store=self._queue,
             coordinators=self._registry,
             returns=self._returns,
             waking=self._waking,
@@ -166,21 +177,21 @@ class DispatcherService:
             every_seconds=self._poll_seconds,
         )
 
-    def _serve(self) -> None:
+    def _new_server(self) -> GrpcServer:
         settings = self._settings
-        self.server = GrpcServer(
+        return GrpcServer(
             settings.grpc_address,
             guard=Guard(RULES, keys=SystemKey(settings.system_key_hash_file), credential=settings.credential(SERVICE)),
             limits=INTERNAL,
             tls=settings.tls,
             public=settings.public,
         )
+
+    def _serve(self) -> None:
+        self.server = self._new_server()
         self._enqueues = EnqueueServicer(self._inbox)
         queue = QueueServicer(
-            reads=PostgresQueueReads(self._database),
-            failed_rows=PostgresFailedRows(self._database),
-            deliveries=self._deliveries,
-            inbox=self._inbox,
+            reads=self._reads, failed_rows=self._failed_rows, deliveries=self._deliveries, inbox=self._inbox
         )
         queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self._enqueues, self.server)
         queue_pb2_grpc.add_QueueServiceServicer_to_server(queue, self.server)

@@ -15,12 +15,14 @@ from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import RUN
-from services.chassis.process.clock import SystemClock
+from services.chassis.process.clock import Clock, SystemClock
+from services.chassis.process.fresh_ids import fresh_uuid
 from services.chassis.process.lifecycle import Loops, Steps
 from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger
 from services.runner.app.attempt import MODULE_LOG
+from services.runner.app.module_loop import ModuleLoop
 from services.runner.app.modules import built_in, import_files
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import STALLED_TERMS_MAX, Worker
@@ -55,20 +57,27 @@ class RunnerService:
     def __init__(self, settings: RunnerSettings) -> None:
         self._settings = settings
         self.name = settings.name
-        self._clock = SystemClock()
         self._rendering = Rendering()
-        self._modules = load_modules(settings, self._rendering)
         self._connect()
+        self._load_modules()
         self._join_coordinators()
         self._join_work()
         self._serve()
 
     def _connect(self) -> None:
+        """Time, threads, the disk and other processes. A simulation has its own, here and in `_new_server`."""
         settings = self._settings
+        self._clock: Clock = SystemClock()
+        self._fresh_id = fresh_uuid
+        self._module_loop = ModuleLoop()
         key = settings.runner_key_file.read_text(encoding="utf-8").strip() if settings.runner_key_file else None
         self._channels = ChannelPool(credential=None, bearer=key, tls=settings.tls, options=RECONNECTS)
         self._addresses = AddressBook(settings.coordinators)
         self._shared = DirectoryOutputs(settings.output_store) if settings.output_store is not None else None
+
+    def _load_modules(self) -> None:
+        self._registry = registry
+        load_modules(self._settings, self._rendering)
 
     def _join_coordinators(self) -> None:
         settings = self._settings
@@ -77,8 +86,8 @@ class RunnerService:
             capacity=settings.runner_concurrency,
             version=VERSION,
             labels=settings.labels,
-            modules=self._modules,
-            idempotent_modules=registry.idempotent,
+            modules=list(self._registry),
+            idempotent_modules=self._registry.idempotent,
         )
         self._sessions = CoordinatorSessions(self._clock)
         self._timing = RUN.scaled(settings.lease_scale)
@@ -89,6 +98,8 @@ class RunnerService:
             open_stream=lambda address: RunnerSessionsStub(self._channels.get(address)).Session(),
             owner=self._sessions,
             forget=self._channels.forget,
+            clock=self._clock,
+            fresh_id=self._fresh_id,
         )
 
     def _join_work(self) -> None:
@@ -96,30 +107,34 @@ class RunnerService:
             self._shared, self._addresses, self._channels, instance_id=lambda: self._holder.instance_id
         )
         self._worker = Worker(
-            registry=registry,
+            registry=self._registry,
             rendering=self._rendering,
             outputs=outputs,
             holder=self._sessions,
             clock=self._clock,
             concurrency=self._settings.runner_concurrency,
             stalled_seconds_max=STALLED_TERMS_MAX * self._timing.term,
+            module_loop=self._module_loop,
         )
         self._sessions.join(self._holder, self._worker)
 
-    def _serve(self) -> None:
+    def _new_server(self) -> GrpcServer:
         settings = self._settings
-        self.server = GrpcServer(
+        return GrpcServer(
             settings.grpc_address,
             guard=Guard({}, keys=SystemKey(settings.system_key_hash_file)),
             tls=settings.tls,
             public=settings.public,
         )
+
+    def _serve(self) -> None:
+        self.server = self._new_server()
         self.server.health.set(SESSIONS, False)
 
     async def prepare(self) -> None:
         if self._shared is not None:
             await self._shared.sweep()
-        log.info("modules are loaded", runner=self.name, modules=len(self._modules))
+        log.info("modules are loaded", runner=self.name, modules=len(list(self._registry)))
 
     def loops(self) -> Loops:
         return (
@@ -160,11 +175,10 @@ class RunnerService:
         )
 
 
-def load_modules(settings: RunnerSettings, rendering: Rendering) -> list[str]:
-    """Register the built-in modules and the user's; return all their names."""
+def load_modules(settings: RunnerSettings, rendering: Rendering) -> None:
+    """Register the built-in modules and the user's."""
     # The lines of modules are shown at our level, those of libraries from WARNING on.
     MODULE_LOG.setLevel(settings.log_level.upper())
     for module in built_in(Egress(settings.allowed_networks), rendering):
         registry.add(module)
     import_files(settings.module_files)
-    return list(registry)

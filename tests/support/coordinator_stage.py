@@ -118,7 +118,7 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
             store=MemorySessionStore(timing),
             timing=timing,
             server="dispatcher-test",
-            codec=dispatch_hop.CODEC,
+            codec=dispatch_hop.codec(SystemClock()),
             owner=self,
         )
         self.reports: list[sessions_pb2.ExecutionReport] = []
@@ -309,6 +309,7 @@ class Stage:
                 "GetQueued",
                 "ListQueued",
                 "ListFailed",
+                "GetQueuePlace",
                 "ResolveFailed",
                 "FindRequests",
                 "ConfigureWorkspace",

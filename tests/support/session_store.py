@@ -1,6 +1,8 @@
 """A session store in memory. It passes the same contract suite as the store in PostgreSQL, and can be away."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,10 +11,11 @@ from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.session.store import EndedInstance
+from tests.support.memory_queue import Statement, at_once
 
 
 @dataclass(slots=True)
-class _Row:
+class SessionRow:
     opened_by: str
     holder: str
     lease_until: datetime
@@ -20,63 +23,93 @@ class _Row:
     is_live: bool = True
     suspect_time: datetime | None = None
 
+    def unheard_seconds(self, now: datetime) -> float:
+        return (now - self.heard_time).total_seconds()
+
 
 class MemorySessionStore:
-    """A session store in memory. Its clock stands for the database's."""
+    """Its clock stands for the database's. Replicas share `rows`."""
 
-    def __init__(self, timing: LeaseTiming, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        timing: LeaseTiming,
+        clock: Clock | None = None,
+        *,
+        rows: dict[str, SessionRow] | None = None,
+        run: Statement = at_once,
+    ) -> None:
         self.is_away = False
         self.renewed: list[str] = []
         self.judged: list[EndedInstance | None] = []
         self.sweeps = 0
+        self.rows: dict[str, SessionRow] = {} if rows is None else rows
         self._clock = clock or SystemClock()
+        self._run = run
         self._term = timedelta(seconds=timing.term)
         self._second_look = timedelta(seconds=timing.second_look)
-        self._rows: dict[str, _Row] = {}
+
+    def _now(self) -> datetime:
+        if self.is_away:
+            raise DependencyUnavailable("the database", "stopped by the test")
+        return self._clock.now()
 
     async def open(self, attach: Attach, caller: str) -> bool:
-        now = await self.now()
-        row = self._rows.setdefault(attach.instance_id, _Row(caller, attach.holder, now, now))
-        return row.opened_by == caller and self._renew(row, now)
+        def work() -> bool:
+            now = self._now()
+            row = self.rows.setdefault(attach.instance_id, SessionRow(caller, attach.holder, now, now))
+            return row.opened_by == caller and self._renew(row, now)
+
+        return await self._run(work)
 
     async def renew(self, instance_ids: Iterable[str]) -> set[str]:
-        now = await self.now()
         asked = list(instance_ids)
-        self.renewed += asked
-        return {each for each in asked if each not in self._rows or not self._renew(self._rows[each], now)}
 
-    def _renew(self, row: _Row, now: datetime) -> bool:
+        def work() -> set[str]:
+            now = self._now()
+            self.renewed += asked
+            return {each for each in asked if each not in self.rows or not self._renew(self.rows[each], now)}
+
+        return await self._run(work)
+
+    def _renew(self, row: SessionRow, now: datetime) -> bool:
         if row.is_live:
             row.heard_time, row.lease_until, row.suspect_time = now, now + self._term, None
         return row.is_live
 
     async def now(self) -> datetime:
-        if self.is_away:
-            raise DependencyUnavailable("the database", "stopped by the test")
-        return self._clock.now()
+        return await self._run(self._now)
 
     async def is_unheard(self, instance_id: str, since: datetime) -> bool:
-        await self.now()
-        row = self._rows.get(instance_id)
-        return row is not None and row.is_live and row.heard_time <= since
+        def work() -> bool:
+            self._now()
+            row = self.rows.get(instance_id)
+            return row is not None and row.is_live and row.heard_time <= since
+
+        return await self._run(work)
 
     async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
-        now = await self.now()
-        row = self._rows.get(instance_id)
-        if row is not None and row.is_live and row.heard_time <= since:
-            row.is_live = False
-        self.judged.append(None if row is None or row.is_live else _ended(instance_id, row, now))
-        return self.judged[-1]
+        def work() -> EndedInstance | None:
+            now = self._now()
+            row = self.rows.get(instance_id)
+            if row is not None and row.is_live and row.heard_time <= since:
+                row.is_live = False
+            self.judged.append(None if row is None or row.is_live else _ended(instance_id, row, now))
+            return self.judged[-1]
+
+        return await self._run(work)
 
     async def end(self, instance_id: str) -> None:
         """End the instance as another replica would."""
         assert await self.end_if_unheard(instance_id, await self.now()) is not None
 
     async def sweep(self) -> list[EndedInstance]:
-        now = await self.now()
+        return await self._run(self._sweep)
+
+    def _sweep(self) -> list[EndedInstance]:
+        now = self._now()
         self.sweeps += 1
         ended = []
-        for instance_id, row in self._rows.items():
+        for instance_id, row in self.rows.items():
             if not row.is_live or row.lease_until >= now:
                 continue
             if row.suspect_time is None:
@@ -87,16 +120,25 @@ class MemorySessionStore:
         return ended
 
     async def ended_among(self, instance_ids: Iterable[str]) -> list[EndedInstance]:
-        now = await self.now()
-        ended = []
-        for instance_id in instance_ids:
-            row = self._rows.get(instance_id)
-            if row is None:
-                ended.append(EndedInstance(instance_id, "", float("inf")))
-            elif not row.is_live:
-                ended.append(_ended(instance_id, row, now))
-        return ended
+        asked = list(instance_ids)
+
+        def work() -> list[EndedInstance]:
+            now = self._now()
+            found = [(each, self.rows.get(each)) for each in asked]
+            return [
+                EndedInstance(each, "", float("inf")) if row is None else _ended(each, row, now)
+                for each, row in found
+                if row is None or not row.is_live
+            ]
+
+        return await self._run(work)
 
 
-def _ended(instance_id: str, row: _Row, now: datetime) -> EndedInstance:
-    return EndedInstance(instance_id, row.holder, (now - row.heard_time).total_seconds())
+def live_instances(rows: Mapping[str, SessionRow], now: datetime, granted_again: float) -> dict[str, float]:
+    """Seconds since each instance was heard, if fewer than `granted_again`; 0 for those that are LIVE."""
+    unheard = {each: 0.0 if row.is_live else row.unheard_seconds(now) for each, row in rows.items()}
+    return {each: seconds for each, seconds in unheard.items() if seconds < granted_again}
+
+
+def _ended(instance_id: str, row: SessionRow, now: datetime) -> EndedInstance:
+    return EndedInstance(instance_id, row.holder, row.unheard_seconds(now))

@@ -40,7 +40,8 @@ from services.coordinator.core.events import (
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import RowValues, approval_row, execution_row, run_row
-from services.coordinator.core.state import Execution, WorkState, summary, unsettled
+from services.coordinator.core.state import Execution, WorkState, unsettled
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
 from windlass.definition.examination import examine

@@ -42,12 +42,14 @@ def divide(streams: Collection[HolderStream], free: int) -> None:
     targets = shares(free, [each.demand for each in live])
     wanted = 0
     for stream, target in zip(live, targets, strict=True):
-        lack = target - stream.left
+        # A grant may have come under a statement that was lowered since. What it took beyond the credit is no place.
+        left = max(0, stream.left)
+        lack = target - left
         if stream.confirms or lack < max(1, target // 8):
             continue
         raised = min(lack, max(0, unassigned))
         if raised:
-            stream.restate(stream.left + raised)
+            stream.restate(left + raised)
             unassigned -= raised
         if raised < lack and (stream.demand > stream.left or stream.left < STANDING):
             wanted += lack - raised

@@ -110,6 +110,6 @@ class HolderStream:
         told, self.told = self.told, held
         if told is None:
             return Beat(self.beat_number, True, len(held), [Lease(*item) for item in held.items()], (), loop_lag)
-        fresh = [Lease(*item) for item in held.items() - told.items()]
-        gone = list(told.keys() - held.keys())
+        fresh = [Lease(*item) for item in held.items() if told.get(item[0]) != item[1]]
+        gone = [lease_id for lease_id in told if lease_id not in held]
         return Beat(self.beat_number, False, len(held), fresh, gone, loop_lag)

@@ -90,6 +90,16 @@ async def start(process: Process, settings: Settings, join: Callable[[Settings],
     process.on_close("spans", flush_tracing)
     service = join(settings)
     setup_tracing(service=process.name, version=VERSION, instance=service.name, endpoint=settings.otlp_endpoint)
+    plug_in(process, service)
+    await service.prepare()
+    await serve_metrics(process, settings.metrics_address)
+    port = await service.server.start()
+    log.info("serving", grpc_port=port, lease_scale=settings.lease_scale)
+    return port
+
+
+def plug_in(process: Process, service: Service) -> None:
+    """Hand the loops and the steps of the service to its process."""
     # Close hooks run in the reverse order of their registration.
     for name, step in reversed(service.close_steps()):
         process.on_close(name, step)
@@ -98,8 +108,3 @@ async def start(process: Process, settings: Settings, join: Callable[[Settings],
         process.on_drain(name, step)
     for name, run in service.loops():
         process.loop(name, run)
-    await service.prepare()
-    await serve_metrics(process, settings.metrics_address)
-    port = await service.server.start()
-    log.info("serving", grpc_port=port, lease_scale=settings.lease_scale)
-    return port

@@ -10,7 +10,6 @@ the reader then sees the end. A server that has left the address book keeps its 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
-from uuid import uuid4
 
 import grpc
 
@@ -22,6 +21,7 @@ from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.process.coalescing import Coalescer
+from services.chassis.process.fresh_ids import fresh_uuid
 from services.chassis.process.lifecycle import is_being_cancelled
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import HolderOwner
@@ -56,16 +56,18 @@ class SessionHolder:
         open_stream: Callable[[str], Any],
         owner: HolderOwner,
         forget: Callable[[str], Awaitable[None]] | None = None,
+        clock: Clock | None = None,
+        fresh_id: Callable[[], str] = fresh_uuid,
     ) -> None:
         """`attach` is what the holder says of itself; the session fills in the instance and the leases. `open_stream`
         gives a new grpc.aio stream-stream call to an address. `forget` closes the channel to an address that has left
-        the address book and has no stream any more."""
+        the address book and has no stream any more. `fresh_id` names each life of the holder."""
         self._codec = codec
         self._open_stream = open_stream
         self._owner = owner
-        self._clock: Clock = SystemClock()
+        self._clock: Clock = clock or SystemClock()
         self._forget = forget
-        self._rules = HolderRules(attach, timing, fresh_instance=lambda: str(uuid4()))
+        self._rules = HolderRules(attach, timing, fresh_instance=fresh_id)
         self._links: dict[str, _Link] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._wanted: frozenset[str] = frozenset()
@@ -166,7 +168,7 @@ class SessionHolder:
     async def _follow(self, addresses: AsyncIterator[frozenset[str]], group: asyncio.TaskGroup) -> None:
         async for present in addresses:
             self._wanted = present
-            for address in present:
+            for address in sorted(present):
                 keeper = self._keepers.get(address)
                 if keeper is None or keeper.done():
                     self._keepers[address] = group.create_task(self._keep(address))

@@ -61,7 +61,7 @@ class SessionReaper:
         asked_at = self._clock.monotonic()
         try:
             # The store is asked even when nothing is watched, so that each run notices whether it is away.
-            ended = await self._store.ended_among(set(self._watched()))
+            ended = await self._store.ended_among(sorted(set(self._watched())))
             if self._guard.may_sweep(asked_at):
                 ended += await self._store.sweep()
         except DependencyUnavailable as away:

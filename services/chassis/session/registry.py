@@ -14,7 +14,7 @@ stays, and the older one is closed with SUPERSEDED.
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 from services.chassis.grpc.errors import DependencyUnavailable
@@ -23,6 +23,7 @@ from services.chassis.lease.effects import ServerEffects
 from services.chassis.lease.server import INSTANCE_ENDED, ServerState
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.clock import Clock, SystemClock
+from services.chassis.process.fresh_ids import fresh_uuid
 from services.chassis.session.closed_streams import ClosedStreams
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused, SessionOwner
@@ -47,13 +48,17 @@ class SessionRegistry:
         codec: HopCodec,
         owner: SessionOwner,
         limits: SessionLimits | None = None,
+        clock: Clock | None = None,
+        fresh_id: Callable[[], str] = fresh_uuid,
     ) -> None:
+        """`fresh_id` names each session."""
         self._store = store
         self._timing = timing
         self._server = server
         self._codec = codec
         self._owner = owner
-        self._clock: Clock = SystemClock()
+        self._clock: Clock = clock or SystemClock()
+        self._fresh_id = fresh_id
         self._limits = StreamLimits(limits or SessionLimits())
         self._guard = SweepGuard(timing, self._clock.monotonic())
         self._conversations: dict[ServerSession, Conversation] = {}
@@ -101,7 +106,7 @@ class SessionRegistry:
         """The servicer method: serve one holder's stream until its end."""
         who = caller()
         room = self._limits.room(who)
-        session = ServerSession(self._server, self._timing, room, self._clock)
+        session = ServerSession(self._fresh_id(), self._server, self._timing, room, self._clock)
         room.forget_with(session)
         conversation = Conversation(session, context, self._codec, self._clock, self.perform)
         refusal = STOPPING if self._is_stopping else self._limits.open(who)

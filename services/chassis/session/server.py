@@ -10,7 +10,6 @@ gRPC sends the end after it and offers no way to cut a call on the server's side
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import uuid4
 
 import grpc
 
@@ -28,10 +27,10 @@ from services.chassis.session.room import StreamRoom
 class ServerSession(ServerSessionRules):
     """The stream of one holder. No call waits: frames are sent when the stream is free."""
 
-    def __init__(self, server: str, timing: LeaseTiming, room: StreamRoom, clock: Clock) -> None:
+    def __init__(self, session_id: str, server: str, timing: LeaseTiming, room: StreamRoom, clock: Clock) -> None:
         # Set when there may be a frame to write.
         self.wanted = asyncio.Event()
-        super().__init__(uuid4().hex, server, timing, self.wanted.set)
+        super().__init__(session_id, server, timing, self.wanted.set)
         self.room = room
         # The hop may keep here what it knows of this holder.
         self.data: Any = None

@@ -125,7 +125,7 @@ class Assigner:
             needs = _needs(next(iter(execution.ready)))
             self._enter(Requirement(workspace, *needs), owned, now, is_following)
             return
-        for needs in {_needs(work) for work in execution.ready}:
+        for needs in dict.fromkeys(map(_needs, execution.ready)):
             self._enter(Requirement(workspace, *needs), owned, now, is_following)
 
     def _enter(self, requirement: Requirement, owned: OwnedExecution, now: Instant, is_following: bool) -> None:

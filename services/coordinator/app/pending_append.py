@@ -40,7 +40,8 @@ from services.coordinator.core.projection import (
     run_row,
 )
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution, Run, summary
+from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import ErrorClass, Instant, WorkKey
 from windlass.definition.modules import is_own
 
@@ -216,10 +217,6 @@ class PendingAppend:
             self._dead_letters(),
         )
 
-    def _is_reopened(self) -> bool:
-        # Only a command of a person reopens, and nearly all executions have none.
-        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
-
     def completion_token(self, run: Run) -> str:
         """Empty for the modules that never hand their work to somebody else."""
         module = run.work.node.runner_module
@@ -232,6 +229,10 @@ class PendingAppend:
         """Every event of an approval names its run."""
         execution = self.execution
         return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
+
+    def _is_reopened(self) -> bool:
+        # Only a command of a person reopens, and nearly all executions have none.
+        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
 
     def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
         """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""

@@ -96,15 +96,13 @@ def end_message(execution: Execution) -> ExecutionMessage:
         _put_value(outcome.output, execution.output)
     if (error := execution.error) is not None:
         outcome.error.node, outcome.error.type, outcome.error.message = error.node, error.type, error.message
-    message = ExecutionMessage(
+    return ExecutionMessage(
         message_id=f"child:{execution.execution_id}:{execution.seq}",
         execution_id=execution.origin.parent_execution_id,
         child_ended=ExecutionMessage.ChildEnded(
             child_execution_id=execution.execution_id, outcome=outcome.SerializeToString()
         ),
     )
-    message.create_time.GetCurrentTime()
-    return message
 
 
 def end_command(message: ExecutionMessage.ChildEnded) -> EndChild | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.chassis.lease.frames import Grant, Refused, Report
+from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
@@ -38,19 +39,21 @@ _SENDERS_MAX: Final = 10_000
 ReadReport = Callable[[bytes], Command | None]
 
 
-def _date(report: Any) -> None:
-    """Sets the time of sending. A report may wait for a dispatcher, and the time until the wake goes on meanwhile."""
-    if report.WhichOneof("report") == "parked":
-        report.parked.park_time.GetCurrentTime()
+def codec(clock: Clock) -> HopCodec:
+    def date(report: Any) -> None:
+        """Sets the time of sending. A report may wait for a dispatcher, and the time until the wake goes on
+        meanwhile."""
+        if report.WhichOneof("report") == "parked":
+            put_micros(report.parked.park_time, clock.epoch_ns() // 1_000)
 
+    return HopCodec(
+        holder_frame=pb.SessionRequest,
+        server_frame=pb.SessionResponse,
+        holder_notes="message_acks",
+        server_notes="messages",
+        date_report=date,
+    )
 
-CODEC: Final = HopCodec(
-    holder_frame=pb.SessionRequest,
-    server_frame=pb.SessionResponse,
-    holder_notes="message_acks",
-    server_notes="messages",
-    date_report=_date,
-)
 
 _granted = counter("coordinator_executions_granted_total", "Executions granted by dispatchers.")
 _held = gauge("coordinator_executions_held", "Executions in memory.")

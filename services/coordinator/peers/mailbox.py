@@ -10,10 +10,13 @@ import grpc
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, remote_error
+from services.chassis.grpc.timestamps import put_micros
+from services.chassis.process.clock import Clock
 from services.coordinator.app.owned_execution import ReceivedReport
 from services.coordinator.app.ports import MailboxFull
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
 from services.coordinator.core.state import Execution
+from services.coordinator.core.values import Instant
 from services.coordinator.peers.children import end_message
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
@@ -28,24 +31,30 @@ _HASH_BYTES: Final = 32
 class DispatcherMailbox:
     """Implements `Relatives` too."""
 
-    def __init__(self, book: AddressBook, channels: ChannelPool) -> None:
+    def __init__(self, book: AddressBook, channels: ChannelPool, clock: Clock) -> None:
         self._book = book
         self._channels = channels
+        self._clock = clock
 
     async def deliver(self, report: ReceivedReport, workspace: str) -> bool:
         """The report is durable if it returns True. False: no dispatcher knows its execution. Raises MailboxFull."""
-        return await self._deliver(_message(report), workspace)
+        return await self._deliver(_message(report, self._now()), workspace)
 
     async def tell_parent(self, execution: Execution) -> None:
-        await self._deliver(end_message(execution), execution.origin.workspace)
+        message = end_message(execution)
+        put_micros(message.create_time, self._now())
+        await self._deliver(message, execution.origin.workspace)
 
     async def cancel_child(self, execution: Execution, child_execution_id: str) -> None:
         # The id of all cancels of an execution, so that one of a person and one of the parent are the same.
         message = ExecutionMessage(message_id=f"cancel:{child_execution_id}", execution_id=child_execution_id)
-        message.create_time.GetCurrentTime()
+        put_micros(message.create_time, self._now())
         message.cancel.reason = f"its parent {execution.execution_id} ended before it"
         message.cancel.caller = execution.origin.caller
         await self._deliver(message, execution.origin.workspace)
+
+    def _now(self) -> Instant:
+        return self._clock.epoch_ns() // 1_000
 
     async def _deliver(self, message: ExecutionMessage, workspace: str) -> bool:
         request = DeliverRequest(message=message, workspace=workspace)
@@ -63,13 +72,13 @@ class DispatcherMailbox:
         raise DependencyUnavailable("dispatcher", str(failure or "no replica is known"))
 
 
-def _message(report: ReceivedReport) -> ExecutionMessage:
+def _message(report: ReceivedReport, now: Instant) -> ExecutionMessage:
     body = report.message
     assert isinstance(body, pb.RunReport)
     # The same for every forwarder and every repetition. It names the instance, so no other can take its place.
     message_id = f"report:{report.lease_id}:{report.epoch}:{report.instance_id}"
     message = ExecutionMessage(message_id=message_id, execution_id=report.execution_id)
-    message.create_time.GetCurrentTime()
+    put_micros(message.create_time, now)
     message.run_report = fit_to_post(body).SerializeToString()
     return message
 

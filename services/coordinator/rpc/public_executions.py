@@ -20,7 +20,8 @@ from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
 from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished, ReopenedWork
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
-from services.coordinator.core.state import Execution, summary
+from services.coordinator.core.state import Execution
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb

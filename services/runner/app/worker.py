@@ -117,6 +117,7 @@ class Worker:
         clock: Clock,
         concurrency: int,
         stalled_seconds_max: float,
+        module_loop: ModuleLoop | None = None,
     ) -> None:
         """`stalled_seconds_max`: the worker gives up when the loop of the modules has been stalled for so long."""
         self._registry = registry
@@ -131,7 +132,7 @@ class Worker:
         self._going: dict[str, Going] = {}
         self._threads = ModuleThreads()
         self._threads.on_return = self._turn_later
-        self._module_loop = ModuleLoop()
+        self._module_loop = module_loop or ModuleLoop()
         self._stalled_seconds_max = stalled_seconds_max
         self._is_stalled = False
         self.gave_up = asyncio.Event()
@@ -174,8 +175,8 @@ class Worker:
         self._queue = deque(entry for entry in self._queue if entry[1].run_id not in gone)
         for job in queued:
             then(job, self._clock.epoch_ns())
-        for run_id in gone & self._going.keys():
-            self._stop_then(self._going[run_id], then)
+        for going in [each for run_id, each in self._going.items() if run_id in gone]:
+            self._stop_then(going, then)
 
     def _stop_then(self, going: Going, then: Callable[[Job, int], None]) -> None:
         going.task.add_done_callback(lambda _task: then(going.job, going.start_ns))

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.chassis.lease.division import shares
+from services.chassis.lease.division import divide, shares
+from services.chassis.lease.stream import HolderStream, StreamState
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,13 @@ def test_every_place_is_given_once(places: int, demands: list[int]):
     assert min(given_places) >= 0
     if places >= len(demands):
         assert min(given_places) >= 1
+
+
+def test_a_grant_beyond_the_credit_of_one_server_costs_no_place_of_another():
+    """The credit of the first was called back while its grant was on the way. That run is over by now."""
+    exceeded, needy = (HolderStream(address, "instance", 0.0, state=StreamState.LIVE) for address in ("s0", "s1"))
+    exceeded.arrived()
+    exceeded.bound = 0
+    needy.demand = 1
+    divide([exceeded, needy], free=1)
+    assert needy.left == 1

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from services.chassis.lease.frames import HolderFrame, Report
-from services.coordinator.peers.dispatch import CODEC, SessionDispatch
+from services.chassis.process.clock import SystemClock
+from services.coordinator.peers.dispatch import SessionDispatch, codec
 from services.coordinator.rpc.run_messages import forwarded_command
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
@@ -13,7 +14,7 @@ ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 
 def left_when_sent(report: Report) -> int:
     """In nanoseconds."""
-    (message,) = cast("list[Any]", CODEC.encode_holder_frame(HolderFrame(reports=[report])))
+    (message,) = cast("list[Any]", codec(SystemClock()).encode_holder_frame(HolderFrame(reports=[report])))
     parked = message.reports[0].parked
     left: int = parked.wake_time.ToNanoseconds() - parked.park_time.ToNanoseconds()
     return left

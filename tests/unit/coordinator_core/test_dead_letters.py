@@ -7,7 +7,7 @@ from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking
 from services.coordinator.core.events import DeadLetterResolved
 from services.coordinator.core.fold import apply
-from services.coordinator.core.state import summary
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import BrokenInvariant, DeadLetterResolution, ErrorClass
 from tests.support.story import begun, chain, edge, fields, names, node, started, the_event
 

@@ -5,7 +5,7 @@ import pytest
 from services.coordinator.core.commands import ReportSuccess
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import resume_effects
-from services.coordinator.core.state import summary
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import ErrorClass, FinalError, WorkKey
 from tests.support.story import SECOND, Story, begun, chain, edge, fields, names, node, started, the_event
 

@@ -239,7 +239,7 @@ Global___ApprovalState: _TypeAlias = ApprovalState  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):
-    """One event of an execution. The coordinator's core/events.py has the same fields under the same names, and
+    """One event of an execution. The coordinator's core/events/ has the same fields under the same names, and
     store/event_table.py translates between the two.
 
     Every event about work carries its key. Every event about one attempt also carries the number of the run: the run id

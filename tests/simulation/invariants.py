@@ -1,0 +1,346 @@
+"""What must always hold, checked from outside: by reading the stores after each commit, the frames as they are sent,
+and the ledger of what modules did.
+
+The journal of each execution is folded here too, event by event as it is committed. So every check sees what is durable
+at that moment, and nothing of what the processes believe. S and L numbers are the promises of the architecture. `cases`
+counts what each check has looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from services.chassis.lease.timing import RUN
+from services.coordinator.core import events as ev
+from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.definition import Definition
+from services.coordinator.core.fold import apply
+from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS, execution_row, run_row
+from services.coordinator.core.run_ids import split_run_id
+from services.coordinator.core.state import SETTLED, Execution, WorkState
+from services.coordinator.core.values import SECOND, WorkKey
+from services.coordinator.store.codec import UnknownEvent, unseal
+from services.coordinator.store.journal import fold_journal
+from services.dispatcher.core.items import State
+from tests.simulation.ledger import Call
+from tests.simulation.loop import Host
+from tests.simulation.network import Connection
+from tests.support.memory_journal import JournalRow
+from windlass.coordinator.v1 import sessions_pb2 as runs_pb
+from windlass.definition.examination import examine
+from windlass.dispatcher.v1 import queue_pb2
+from windlass.dispatcher.v1 import sessions_pb2 as executions_pb
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_EXECUTION_HOP: Final = "/windlass.dispatcher.v1.CoordinatorSessions/Session"
+_RUN_HOP: Final = "/windlass.coordinator.v1.RunnerSessions/Session"
+_ENQUEUE: Final = "/windlass.dispatcher.v1.EnqueueService/Enqueue"
+# The deaths of different instances after which work counts as poison.
+_DEATHS: Final = 3
+
+
+class Fold:
+    """The journal of one execution as it was committed, and what it adds up to."""
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self.rows: list[JournalRow] = []
+        self.epoch = 0
+        self.messages: set[str] = set()
+        self.attempts: set[tuple[WorkKey, int]] = set()
+        self.dead: Counter[WorkKey] = Counter()
+
+
+class Invariants:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.cases: Counter[str] = Counter()
+        self._folds: dict[str, Fold] = {}
+        self._definitions: dict[str, Definition] = {}
+        # The highest epoch of each execution's fence, and the holder of each epoch.
+        self._fences: dict[str, int] = {}
+        self._granted: dict[int, tuple[str, str]] = {}
+        self._epochs: dict[str, int] = {}
+        # The reports that a holder has sent, by its life and their ids.
+        self._reports: dict[tuple[Host, str, str], Any] = {}
+        self._called: set[str] = set()
+        self._keys: dict[str, tuple[str, str]] = {}
+
+    def is_final(self, execution_id: str) -> bool:
+        fold = self._folds.get(execution_id)
+        return fold is not None and fold.execution.is_final
+
+    def _check(self, holds: bool, promise: str, what: str) -> None:
+        self.cases[promise] += 1
+        if not holds:
+            self._world.found(f"{promise}: {what}")
+
+    # ── after each commit ────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_commit(self) -> None:
+        self._check_queue()
+        tables = self._world.journal
+        for execution_id, rows in tables.journal.items():
+            fold = self._folds.get(execution_id)
+            for row in rows[len(fold.rows) if fold else 0 :]:
+                self._check_row(execution_id, row)
+        for execution_id, values in tables.executions.items():
+            self._fences[execution_id] = max(self._fences.get(execution_id, 0), values["epoch"])
+
+    def _check_queue(self) -> None:
+        going: Counter[str] = Counter()
+        for row in self._world.queue.queue.values():
+            going[row.workspace] += row.is_going
+            id_, before = row.execution_id, self._epochs.get(row.execution_id, 0)
+            # A start that is sent again after the end makes a new row, which was never granted.
+            if row.epoch and row.epoch != before:
+                self._check(row.epoch > before, "S3", f"{id_} has epoch {row.epoch} after {before}")
+                self._epochs[id_] = row.epoch
+            if row.is_held:
+                holder = (id_, row.holder or "")
+                first = self._granted.setdefault(row.epoch, holder)
+                self._check(first == holder, "S11", f"epoch {row.epoch} was granted to {first}, and to {holder}")
+            if row.state is State.FAILED:
+                self._world.found(f"{id_} is a dead letter: {row.failure_reason} {row.failure_message}")
+        for workspace, count in going.items():
+            slots = self._world.limits[workspace].executions_max
+            self._check(count <= slots, "S13", f"{count} executions of {workspace} go at once, with {slots} slots")
+
+    def _check_row(self, execution_id: str, row: JournalRow) -> None:
+        stored = unseal(row.events)
+        first = stored[0].event
+        if execution_id not in self._folds:
+            assert isinstance(first, ev.ExecutionStarted)
+            self._folds[execution_id] = Fold(Execution(execution_id, self._definition(first.origin.version_id)))
+        fold = self._folds[execution_id]
+        fold.rows.append(row)
+        fence = self._fences.get(execution_id, 0)
+        self._check(row.epoch >= fence, "S2", f"{execution_id} got an append of epoch {row.epoch} behind {fence}")
+        touched: set[int] = set()
+        for seq, each in enumerate(stored, fold.execution.seq + 1):
+            self._check((each.seq, each.execution_id) == (seq, execution_id), "S1", f"{each} is not event {seq}")
+            assert not isinstance(each.event, UnknownEvent)
+            self._check_event(fold, each.event)
+            failures = self._failures(fold, each.event)
+            apply(fold.execution, each.event)
+            if isinstance(each.event, ev.RunLost | ev.RunReleased):
+                is_free = self._failures(fold, each.event) == failures
+                self._check(is_free, "S25", f"{type(each.event).__name__} of {each.event.key} counts as a failure")
+            touched.add(getattr(each.event, "run", 0))
+        self._check(row.last_seq == fold.execution.seq, "S1", f"{execution_id} ends at {row.last_seq}")
+        self._check_projections(fold.execution, touched - {0})
+
+    def _definition(self, version_id: str) -> Definition:
+        if version_id not in self._definitions:
+            document = self._world.workloads[version_id].definition
+            self._definitions[version_id] = compile_definition(document, examine(document).references)
+        return self._definitions[version_id]
+
+    def _check_projections(self, execution: Execution, numbers: set[int]) -> None:
+        tables, id_ = self._world.journal, execution.execution_id
+        expected = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+        row = tables.executions[id_]
+        differ = [name for name, value in expected.items() if row[name] != value]
+        self._check(not differ, "S6", f"the row of {id_} differs from its journal in {differ}")
+        for number in numbers:
+            run = dict(zip(RUN_COLUMNS, run_row(execution, execution.runs[number - 1]), strict=True))
+            differ = [name for name, value in run.items() if tables.runs[id_, number][name] != value]
+            self._check(not differ, "S6", f"the row of run {id_}.{number} differs from its journal in {differ}")
+
+    # ── each event ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_event(self, fold: Fold, event: ev.Event) -> None:
+        execution = fold.execution
+        self.cases[type(event).__name__] += 1
+        is_after_end = execution.is_final and not isinstance(event, ev.ExecutionAdopted | ev.LateReportRejected)
+        self._check(not is_after_end, "S7", f"{type(event).__name__} of {execution.execution_id} after its end")
+        if message_id := getattr(event, "message_id", ""):
+            self._check(message_id not in fold.messages, "S5", f"{message_id} took effect twice")
+            fold.messages.add(message_id)
+        match event:
+            case ev.RunLeased():
+                self._check_lease(fold, event)
+            case ev.RunSucceeded():
+                work = execution.work_of(event.key)
+                self._check(work.state not in SETTLED, "S8", f"{event.key} succeeded in state {work.state}")
+            case ev.RunLost():
+                self._check_loss(fold, event)
+            case ev.WaitEnded(outcome=ev.WaitOutcome.EXPIRED):
+                self._check_time(execution.waits[event.key].due, f"the wait of {event.key} ended")
+            case ev.BackoffEnded():
+                run = execution.work_of(event.key).run
+                self._check_time(0 if run is None else run.retry_time, f"the backoff of {event.key} ended")
+            case _:
+                pass
+
+    @staticmethod
+    def _failures(fold: Fold, event: ev.Event) -> int:
+        return fold.execution.work_of(event.key).failures if isinstance(event, ev.RunLost | ev.RunReleased) else 0
+
+    def _check_time(self, due: int, what: str) -> None:
+        now = self._world.clock.epoch_ns() // 1_000
+        self._check(now >= due, "S19", f"{what} {due - now} µs early")
+
+    def _check_lease(self, fold: Fold, event: ev.RunLeased) -> None:
+        execution, key = fold.execution, event.key
+        self._check(execution.paused_by is None, "S18", f"{key} was leased while {execution.execution_id} was paused")
+        if event.attempt:
+            attempt = (key, event.attempt)
+            self._check(attempt not in fold.attempts, "S9", f"attempt {event.attempt} of {key} was granted twice")
+            fold.attempts.add(attempt)
+        live = [run.number for run in execution.live.values() if run.work.key == key]
+        self._check(not live, "S11", f"{key} was leased while run {live} was live")
+        edges = self._edges_to(execution, key.node)
+        states = [execution.work_of(WorkKey(source)).state for source in edges]
+        self._check(all(state in SETTLED for state in states), "S10", f"{key} began before {edges} were over: {states}")
+        has_taken = not edges or any(state in (WorkState.SUCCEEDED, WorkState.FAILED) for state in states)
+        self._check(has_taken, "S10", f"{key} began although nothing led to it")
+
+    def _edges_to(self, execution: Execution, node: str) -> list[str]:
+        edges = self._world.workloads[execution.origin.version_id].definition["edges"]
+        return [edge["from"] for edge in edges if edge["to"] == node]
+
+    def _check_loss(self, fold: Fold, event: ev.RunLost) -> None:
+        run = fold.execution.runs[event.run - 1]
+        fold.dead[event.key] += 1
+        row = self._world.runner_sessions.get(run.instance_id)
+        if run.is_idempotent or row is None:
+            return
+        unheard = row.unheard_seconds(self._world.clock.now())
+        needed = RUN.granted_again * self._world.scale
+        is_gone = not row.is_live and unheard >= needed - 1e-6
+        self._check(is_gone, "S26", f"{event.key} was taken from {row.holder}, unheard for {unheard:.3f} s")
+
+    # ── each frame ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def frame_sent(self, connection: Connection, is_to_server: bool, data: bytes) -> None:
+        match connection.method, is_to_server:
+            case ("/windlass.dispatcher.v1.CoordinatorSessions/Session", True):
+                self._remember(connection, executions_pb.SessionRequest.FromString(data))
+            case ("/windlass.coordinator.v1.RunnerSessions/Session", True):
+                self._remember(connection, runs_pb.SessionRequest.FromString(data))
+            case ("/windlass.dispatcher.v1.CoordinatorSessions/Session", False):
+                self._check_executions_frame(connection, executions_pb.SessionResponse.FromString(data))
+            case ("/windlass.coordinator.v1.RunnerSessions/Session", False):
+                self._check_runs_frame(connection, runs_pb.SessionResponse.FromString(data))
+            case ("/windlass.dispatcher.v1.EnqueueService/Enqueue", False):
+                self._check_answers(queue_pb2.EnqueueResponse.FromString(data))
+            case _:
+                pass
+
+    def _remember(self, connection: Connection, frame: Any) -> None:
+        for report in frame.reports:
+            self._reports[connection.client, connection.method, report.head.report_id] = report
+
+    def _check_answers(self, response: Any) -> None:
+        for answer in response.answers:
+            if answer.outcome == queue_pb2.EnqueueAnswer.QUEUED:
+                id_ = answer.execution_id
+                is_kept = id_ in self._world.queue.queue or id_ in self._folds
+                self._check(is_kept, "S4", f"{id_} was accepted and is nowhere")
+
+    def _check_executions_frame(self, connection: Connection, frame: Any) -> None:
+        rows = self._world.queue.queue
+        for grant in frame.grants:
+            row = rows.get(grant.lease.lease_id)
+            epoch = row.epoch if row is not None else self._epochs.get(grant.lease.lease_id, 0)
+            self._check(epoch >= grant.lease.epoch, "S4", f"{grant.lease.lease_id} was granted before the commit")
+        for report_id in frame.control.taken_reports:
+            report = self._reports[connection.client, _EXECUTION_HOP, report_id]
+            row, kind = rows.get(report.head.lease_id), report.WhichOneof("report")
+            if row is None or row.epoch != report.head.epoch:
+                continue
+            holds = row.begun if kind == "begun" else not row.is_held
+            self._check(holds, "S4", f"{kind} of {row.execution_id} was acknowledged before the commit")
+
+    def _check_runs_frame(self, connection: Connection, frame: Any) -> None:
+        for grant in frame.grants:
+            run = self._run_of(grant.lease.lease_id)
+            is_durable = run is not None and run.epoch == grant.lease.epoch
+            self._check(is_durable, "S4", f"{grant.lease.lease_id} was granted before the commit")
+        for report_id in frame.control.taken_reports:
+            head = self._reports[connection.client, _RUN_HOP, report_id].head
+            run, fold = self._run_of(head.lease_id), self._folds[split_run_id(head.lease_id)[0]]
+            is_open = run is not None and run.epoch == head.epoch and run.number in fold.execution.live
+            message_id = f"report:{head.lease_id}:{head.epoch}:{head.instance_id}"
+            is_kept = not is_open or message_id in self._world.queue.mailbox
+            self._check(is_kept, "S4", f"the report on {head.lease_id} was acknowledged before the commit")
+
+    def _run_of(self, run_id: str) -> Any:
+        execution_id, number = split_run_id(run_id)
+        fold = self._folds.get(execution_id)
+        return fold.execution.runs[number - 1] if fold is not None and number <= len(fold.execution.runs) else None
+
+    # ── each call of a module ────────────────────────────────────────────────────────────────────────────────────
+
+    def call_began(self, call: Call) -> None:
+        self._check(call.run_id not in self._called, "S9", f"run {call.run_id} was called twice")
+        self._called.add(call.run_id)
+        work = (call.execution_id, call.node)
+        first = self._keys.setdefault(call.effect_key, work)
+        self._check(first == work, "S15", f"{first} and {work} have the same effect key")
+        is_own = call.saw in (None, call.execution_id)
+        self._check(is_own, "S12", f"{call.run_id} saw what belongs to {call.saw}")
+        run, fold = self._run_of(call.run_id), self._folds[call.execution_id]
+        if call.host.was_disturbed:
+            # It was stopped in the middle of a step, and could not notice that its lease was gone.
+            return
+        is_open = run.number in fold.execution.live
+        self._check(is_open or run.is_idempotent, "S11", f"{call.run_id} began although it was taken back")
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_end(self) -> None:
+        world = self._world
+        done = {(call.execution_id, call.node, call.effect_key) for call in world.ledger.calls if call.is_done}
+        counts = Counter((execution_id, node) for execution_id, node, _ in done)
+        for execution_id, number in world.accepted().items():
+            start, fold = world.starts[number], self._folds[execution_id]
+            execution = fold.execution
+            state = str(execution.state)
+            is_expected = state in start.workload.ends or self._is_excused(fold, execution_id, start)
+            self._check(is_expected, "S4", f"{execution_id} ({start.version_id}) ended as {state}: {execution.error}")
+            if state in start.workload.ends:
+                items = start.workload.items
+                wanted = {node: items.get(node, 1) for node in start.workload.effects}
+                missing = sorted(node for node, count in wanted.items() if counts[execution_id, node] != count)
+                self._check(not missing, "S4", f"{execution_id} has ended without the effects of {missing}")
+            replayed = fold_journal(execution_id, execution.definition, [row.events for row in fold.rows])
+            self._check(execution_row(replayed) == execution_row(execution), "S6", f"{execution_id} folds differently")
+            self._check(fold.rows == world.journal.journal[execution_id], "S1", f"rows of {execution_id} have changed")
+        for start in world.starts:
+            self._check_repeats(start)
+
+    def _is_excused(self, fold: Fold, execution_id: str, start: Any) -> bool:
+        execution = fold.execution
+        match str(execution.state):
+            case "CANCELLED":
+                return execution_id in self._world.client.cancelled
+            case "TIMEOUT":
+                return execution.deadline > 0 and execution.end_time >= execution.deadline
+            case "FAILED":
+                return self._has_died(fold) or any(map(self._has_died, self._children_of(execution_id)))
+            case _:
+                return False
+
+    def _children_of(self, execution_id: str) -> list[Fold]:
+        return [each for each in self._folds.values() if each.execution.origin.parent_execution_id == execution_id]
+
+    @staticmethod
+    def _has_died(fold: Fold) -> bool:
+        """Its runners have died with its work too often."""
+        error = fold.execution.error
+        return error is not None and error.type == "POISON" and max(fold.dead.values()) >= _DEATHS
+
+    def _check_repeats(self, start: Any) -> None:
+        ids = [start.execution_id, *start.repeats]
+        kept = [each for each in ids if each in self._folds]
+        self._check(len(kept) == 1, "S14", f"the start {start.request_id or ids[0]} made {kept}")
+        named = {self._world.client.answers[each][1] for each in ids} - {""}
+        self._check(named <= set(kept), "S14", f"{start.request_id} was answered with {named}, and made {kept}")
+
+
+__all__ = ["SECOND", "Fold", "Invariants"]

@@ -1,0 +1,66 @@
+"""The modules of the simulated workflows, and the ledger in which they write down what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.loop import Host, VirtualClock, present_host
+from windlass.sdk import Context, PermanentError, Registry, TransientError
+
+
+@dataclass
+class Call:
+    """One call of a module. It is outside of the engine, so no crash makes it undone."""
+
+    host: Host
+    run_id: str
+    execution_id: str
+    node: str
+    attempt: int
+    effect_key: str
+    is_idempotent: bool
+    begun_at: float
+    # The execution whose data its templates have brought; None: they bring none.
+    saw: str | None
+    # None: it was stopped, or its process ended.
+    ended_at: float | None = None
+    is_done: bool = False
+
+
+@dataclass
+class Ledger:
+    clock: VirtualClock
+    began: Callable[[Call], None]
+    calls: list[Call] = field(default_factory=list)
+
+    async def write(self, ctx: Context, inputs: Any, config: dict[str, Any], *, is_idempotent: bool) -> Call:
+        names = (ctx.run_id, ctx.execution_id, ctx.node, ctx.attempt, ctx.effect_key)
+        call = Call(present_host(), *names, is_idempotent, self.clock.monotonic(), inputs.get("of"))
+        self.calls.append(call)
+        self.began(call)
+        await self.clock.sleep(config.get("seconds", 0.0))
+        call.ended_at, call.is_done = self.clock.monotonic(), True
+        return call
+
+
+def declare_modules(registry: Registry, ledger: Ledger) -> None:
+    """`seconds`: how long the work takes. `fails`: so many attempts fail. `is_permanent`: and there is no use in more.
+    `branch`: the branch that it takes."""
+
+    async def work(ctx: Context, inputs: Any, config: dict[str, Any], *, is_idempotent: bool) -> dict[str, Any]:
+        await ledger.write(ctx, inputs, config, is_idempotent=is_idempotent)
+        if ctx.attempt <= config.get("fails", 0):
+            raise TransientError("as told")
+        if config.get("is_permanent"):
+            raise PermanentError("as told")
+        return {"node": ctx.node, "execution": ctx.execution_id, "inputs": inputs}
+
+    @registry.declare("ledger.put@1", idempotent=True)
+    async def put(ctx: Context, inputs: Any, config: dict[str, Any]) -> dict[str, Any]:
+        return await work(ctx, inputs, config, is_idempotent=True)
+
+    @registry.declare("ledger.add@1")
+    async def add(ctx: Context, inputs: Any, config: dict[str, Any]) -> dict[str, Any]:
+        return await work(ctx, inputs, config, is_idempotent=False)
