@@ -217,10 +217,6 @@ class PendingAppend:
             self._dead_letters(),
         )
 
-    def _is_reopened(self) -> bool:
-        # Only a command of a person reopens, and nearly all executions have none.
-        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
-
     def completion_token(self, run: Run) -> str:
         """Empty for the modules that never hand their work to somebody else."""
         module = run.work.node.runner_module

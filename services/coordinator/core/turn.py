@@ -188,9 +188,11 @@ class Turn:
         )
 
     def run_of(self, work: Work) -> int:
-        """The run under which a control node goes on, or the number of a new one."""
+        """The run under which a control node goes on, or the number of a new one: it begins for the first time, or once
+        more after a failure. Work that is held for a person keeps the run that failed."""
         run = work.run
-        return len(self.execution.runs) + 1 if run is None or run.end_time else run.number
+        is_begun_again = run is not None and bool(run.end_time) and work.state is WorkState.BEGUN
+        return len(self.execution.runs) + 1 if run is None or is_begun_again else run.number
 
     def _start_time_of(self, work: Work) -> Instant:
         return self.now if work.run is None else work.run.start_time or self.now
