@@ -2,13 +2,13 @@
 
 import pytest
 
-from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportSuccess, Requeue
+from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportFailure, ReportSuccess, Requeue
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking
 from services.coordinator.core.events import DeadLetterResolved
 from services.coordinator.core.fold import apply
 from services.coordinator.core.summary import summary
-from services.coordinator.core.values import BrokenInvariant, DeadLetterResolution, ErrorClass
+from services.coordinator.core.values import BrokenInvariant, DeadLetterResolution, Error, ErrorClass
 from tests.support.story import begun, chain, edge, fields, names, node, started, the_event
 
 RESOLUTIONS = [Requeue, MarkFixed, Discard]
@@ -261,3 +261,14 @@ def test_nothing_is_set_apart_after_the_end():
     story = begun()
     story.succeed("a")
     assert story.when(Quarantine("q", "ann", 1)).refusal.reason is RefusalReason.EXECUTION_FINAL
+
+
+def test_a_held_node_waits_under_the_run_that_failed():
+    story = begun(node("bad"), node("b", "sleep@1", config={"duration": "{{ 1 }}s"}), onFailure="HOLD")
+    for id in ("bad", "b"):
+        run = story.run(id)
+        error = Error(ErrorClass.PERMANENT, "BOOM", "no")
+        decision = story.when(ReportFailure(run.number, run.epoch, error, 0.0, end_time=story.now))
+        assert the_event("WaitStarted", decision).run == run.number
+    assert len(story.execution.runs) == 2
+    assert sorted(letters(story)) == [1, 2]
