@@ -71,7 +71,9 @@ class Turn:
     def after_final_failure(self, work: Work) -> None:
         """Of work that nobody handles: it waits for a person, or the workflow ends."""
         if work.state is WorkState.HELD:
-            self.wait(work, ev.WaitKind.PERSON)
+            assert work.run is not None
+            # It waits under the run that failed, which is its dead letter.
+            self.emit(ev.WaitStarted(self.now, work.key, work.run.number, ev.WaitKind.PERSON, 0))
         else:
             self.stop_if_fail_fast()
 

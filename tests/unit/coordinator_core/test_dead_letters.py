@@ -302,3 +302,14 @@ def test_nothing_is_kept_of_an_attempt_that_is_followed_by_another():
     error = Error(ErrorClass.TRANSIENT, "BUSY", "try again")
     decision = story.when(ReportFailure(1, story.run("a").epoch, error, 0.5, rendered=RENDERED))
     assert the_event("RunFailed", decision).rendered == b""
+
+
+def test_a_held_node_waits_under_the_run_that_failed():
+    story = begun(node("bad"), node("b", "sleep@1", config={"duration": "{{ 1 }}s"}), onFailure="HOLD")
+    for id in ("bad", "b"):
+        run = story.run(id)
+        error = Error(ErrorClass.PERMANENT, "BOOM", "no")
+        decision = story.when(ReportFailure(run.number, run.epoch, error, 0.0, end_time=story.now))
+        assert the_event("WaitStarted", decision).run == run.number
+    assert len(story.execution.runs) == 2
+    assert sorted(letters(story)) == [1, 2]

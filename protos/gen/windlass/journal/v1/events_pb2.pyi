@@ -1723,6 +1723,7 @@ class ReopenedWork(_message.Message):
     TAKEN_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
     OVERRIDES_FIELD_NUMBER: _builtins.int
+    BEGUN_BY_FIELD_NUMBER: _builtins.int
     unresolved: _builtins.int
     """The edges into it, as they stand after the reopening: those that have yet to resolve, and those that resolved as taken
     and as blocked by a failure.
@@ -1731,6 +1732,8 @@ class ReopenedWork(_message.Message):
     blocked: _builtins.int
     overrides: _builtins.bytes
     """A JSON object that is laid over its inputs. Empty: none."""
+    begun_by: _builtins.str
+    """The node whose edge lets it begin, if it sees the state of one path alone and an edge that stays was taken."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     def __init__(
@@ -1741,10 +1744,11 @@ class ReopenedWork(_message.Message):
         taken: _builtins.int = ...,
         blocked: _builtins.int = ...,
         overrides: _builtins.bytes = ...,
+        begun_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "key", b"key", "overrides", b"overrides", "taken", b"taken", "unresolved", b"unresolved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "blocked", b"blocked", "key", b"key", "overrides", b"overrides", "taken", b"taken", "unresolved", b"unresolved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
