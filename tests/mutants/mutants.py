@@ -179,6 +179,34 @@ EXECUTIONS_AND_RUNS: Final = [
     ),
 ]
 
+LOOPS: Final = [
+    Mutant(
+        "a_loop_goes_on_after_a_failed_item",
+        *(_COORDINATOR, "is_over", taken_as("has_failed", "False")),
+        "test_the_first_item_that_fails_ends_the_loop",
+    ),
+    Mutant(
+        "runners_of_stopped_items_work_on",
+        *(_COORDINATOR, "_item_stops", taken_as("event.stopped", "()")),
+        "test_a_runner_of_a_stopped_item_is_told_so",
+    ),
+    Mutant(
+        "a_turn_does_not_wait_for_its_time",
+        *(_COORDINATOR, "after_item", taken_as("loop.delay", "0")),
+        "test_a_delay_between_turns_is_a_wait",
+    ),
+    Mutant(
+        "large_outputs_of_loops_forgotten_at_a_take_over",
+        *(_COORDINATOR, "resume_effects", taken_as("execution.unstored", "{}")),
+        "test_a_large_output_is_stored_before_the_loop_ends",
+    ),
+    Mutant(
+        "large_lists_of_loops_forgotten_at_a_take_over",
+        *(_COORDINATOR, "unread_lists", taken_as("loop.items", "True")),
+        "test_a_successor_reads_the_list_again",
+    ),
+]
+
 SHARES: Final = [
     Mutant(
         "reserve_open_to_everybody",
@@ -350,6 +378,7 @@ MUTANTS: Final = [
     *ADMISSION,
     *CIRCUITS,
     *EXECUTIONS_AND_RUNS,
+    *LOOPS,
     *SHARES,
     *OUTAGES,
     *TENANTS,

@@ -71,6 +71,8 @@ class Duty(Enum):
     UPLOAD_FORM = "an upload names the run, its epoch and its instance, and has the JSON in messages of at most 1 MiB"
     INPUT_FETCHED = "what a grant refers to is downloaded for that run, and the work sees it"
     TRANSFER_AGAIN = "a transfer that ends with UNAVAILABLE is tried again"
+    # Loops.
+    LOOP_WORK = "templates of an item see it and its index, and a turn is reported with the branch that its until takes"
     # Ends.
     INSTANCE_FRESH = "after INSTANCE_ENDED or a refused renewal, the runner attaches as a fresh instance without leases"
     INSTANCE_WORK_ENDS = "the work of an instance that has ended is not reported"
