@@ -309,6 +309,7 @@ class Stage:
                 "GetQueued",
                 "ListQueued",
                 "ListFailed",
+                "GetQueuePlace",
                 "ResolveFailed",
                 "FindRequests",
                 "ConfigureWorkspace",

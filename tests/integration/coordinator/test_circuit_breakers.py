@@ -16,8 +16,13 @@ from windlass.coordinator.v1.circuits_pb2_grpc import CircuitServiceStub
 
 CALL = {"name": "w", "nodes": [{"id": "a", "module": "x.y@1", "retry": {"initialDelay": "10ms", "attempts": 50}}]}
 TARGET = "x.y@1 crm"
-# Times are scaled by a fifth on this stage. The window is long, so that a busy machine changes nothing.
-QUICK: Any = {"circuit_cool_down_seconds": 1.0, "circuit_cool_down_seconds_max": 5.0, "circuit_window_seconds": 300.0}
+# Times are scaled by a fifth on this stage. Windows and permits are long, so that a busy machine changes nothing.
+QUICK: Any = {
+    "circuit_cool_down_seconds": 1.0,
+    "circuit_cool_down_seconds_max": 5.0,
+    "circuit_window_seconds": 300.0,
+    "circuit_permit_seconds": 300.0,
+}
 SLOW: Any = {**QUICK, "circuit_cool_down_seconds": 3_000.0, "circuit_cool_down_seconds_max": 3_000.0}
 
 
