@@ -368,6 +368,39 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "starts_with_slow_inputs": (_API, "FairLine.turn", taken_as("workspace", "''")),
 }
 
+WAITS: Final = [
+    Mutant(
+        "approval_decided_by_anybody",
+        *(_COORDINATOR, "decide", never_refused("NOT_AN_ASSIGNEE")),
+        "test_only_assignees_decide",
+    ),
+    Mutant(
+        "four_eyes_of_one_key",
+        *(_COORDINATOR, "decide", never_refused("ALREADY_DECIDED")),
+        "test_four_eyes_are_those_of_two_keys",
+    ),
+    Mutant(
+        "approval_decided_twice",
+        *(_COORDINATOR, "decide", never_refused("ALREADY_RESOLVED")),
+        "test_an_approval_is_decided_once",
+    ),
+    Mutant(
+        "any_token_is_genuine",
+        *(_CHASSIS, "NamedTokens.is_genuine", answered("compare_digest", "True")),
+        "test_anything_else_is_not_genuine",
+    ),
+    Mutant(
+        "signals_kept_without_end",
+        *(_COORDINATOR, "_refusal_of_more", never_refused("SIGNALS_FULL")),
+        "test_more_signals_than_are_kept_are_refused",
+    ),
+    Mutant(
+        "wait_ended_by_the_token_of_another_run",
+        *(_COORDINATOR, "_open_run", not_compared("number")),
+        "test_other_waits_are_not_ended_by_a_completion",
+    ),
+]
+
 RED_TEAM: Final = [
     Mutant(f"door_open_to_one_that_{attack}", *door, f"test_a_quiet_workspace_keeps_its_service_beside[{attack}]")
     for attack, door in DOORS.items()
@@ -386,5 +419,6 @@ MUTANTS: Final = [
     *FILTERS,
     *RETENTION,
     *TEMPLATES,
+    *WAITS,
     *RED_TEAM,
 ]

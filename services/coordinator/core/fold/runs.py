@@ -180,7 +180,7 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
         wait.timer = 0
         if wait.child is not None:
             del execution.children[wait.child.execution_id]
-        if event.run in execution.approvals:
+        if wait.kind is ev.WaitKind.APPROVAL:
             execution.approvals[event.run].state = ApprovalState.CANCELLED
     forget_loop(execution, event.key)
     run.is_answered = run.is_answered or event.is_reported
