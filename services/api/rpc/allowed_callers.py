@@ -15,7 +15,6 @@ from services.chassis.identity.callers import Rule, members, services, system
 READ_DOCUMENT: Final = members("VIEWER", "WORKFLOW", "ADMIN")
 WRITE_DOCUMENT: Final = members("WORKFLOW", "ADMIN")
 READ: Final = READ_DOCUMENT.receiving(SMALL_BYTES_MAX)
-LIST: Final = READ.listing()
 WRITE: Final = WRITE_DOCUMENT.receiving(SMALL_BYTES_MAX)
 SYSTEM: Final = system().receiving(SMALL_BYTES_MAX)
 OWN_KEYS: Final = (members("ADMIN") | system()).receiving(SMALL_BYTES_MAX)
@@ -35,18 +34,18 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_WORKFLOWS}/ApplyWorkflow": WRITE_DOCUMENT.judging_text(),
     f"{_WORKFLOWS}/ValidateWorkflow": READ_DOCUMENT.judging_text(),
     f"{_WORKFLOWS}/GetWorkflow": READ,
-    f"{_WORKFLOWS}/ListWorkflows": LIST,
-    f"{_WORKFLOWS}/ListWorkflowVersions": LIST,
+    f"{_WORKFLOWS}/ListWorkflows": READ,
+    f"{_WORKFLOWS}/ListWorkflowVersions": READ,
     f"{_WORKFLOWS}/ArchiveWorkflow": WRITE,
     f"{_WORKFLOWS}/RestoreWorkflow": WRITE,
     f"{_EXECUTIONS}/StartExecution": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX).with_trace(),
     f"{_EXECUTIONS}/BatchStartExecutions": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX).judging_text(),
     f"{_EXECUTIONS}/GetExecution": READ,
-    f"{_EXECUTIONS}/ListExecutions": LIST,
+    f"{_EXECUTIONS}/ListExecutions": READ,
     f"{_EXECUTIONS}/WatchExecution": READ.within(None),
     f"{_EXECUTIONS}/CancelExecution": WRITE,
-    f"{_EXECUTIONS}/ListEvents": LIST,
-    f"{_RUNS}/ListRuns": LIST,
+    f"{_EXECUTIONS}/ListEvents": READ,
+    f"{_RUNS}/ListRuns": READ,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
     f"{_WORKSPACES}/CreateWorkspace": SYSTEM,

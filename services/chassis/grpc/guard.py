@@ -274,7 +274,7 @@ class Guard:
             if not rule.allows(identity):
                 raise _not_allowed(method, rule, identity)
             if identity.kind is not CallerKind.SERVICE:
-                self._open_calls.count(identity, is_list=rule.is_list)
+                self._open_calls.count(identity)
         callers.set_caller(identity)
         return self._trace(traceparent, rule)
 
