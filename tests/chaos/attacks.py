@@ -84,7 +84,7 @@ STREAM_SECONDS_MAX = 20.0
 WAITERS = 60
 WATCH = "/windlass.api.v1.ExecutionService/WatchExecution"
 # If all of its answers were kept, they would take more memory than the api may have.
-UNREAD: dict[str, Any] = {"calls": 700, "connections": 4, "hold_seconds": 5.0}
+UNREAD: dict[str, Any] = {"calls": 300, "connections": 4, "hold_seconds": 5.0}
 # Small values, each of which takes far more memory than bytes of an input, up to the largest input that is taken.
 DEEP_INPUT = {"x": [[[[[[[[0]]]]]]]] * 13_000}
 # They keep a child that checks busy for longer than anybody waits for a turn.

@@ -405,7 +405,7 @@ async def test_requests_in_service_hold_so_much_memory_of_a_workspace_and_no_mor
 async def test_answers_that_nobody_reads_hold_so_much_memory_of_a_workspace_and_no_more(
     shop: Shop, method: str
 ) -> None:
-    limits = ServerLimits(key_answers_bytes_max=8 * len(LARGE) + 4 * 1024)
+    limits = ServerLimits(key_answers_bytes_max=12 * len(LARGE) + 4 * 1024)
     rule = members("ADMIN", "VIEWER") | system() | services("api")
     # Callers that take five bytes of an answer before they read it.
     options = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
