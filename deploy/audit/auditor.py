@@ -19,14 +19,14 @@ from psycopg import IsolationLevel
 from deploy.audit import admission
 from deploy.audit.findings import Findings
 from deploy.audit.journals import AuditedGrant, JournalJudge
-from deploy.audit.projections import compare
+from deploy.audit.projections import compare, compare_dead_letters
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.raw_pipeline import Rows
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event, ExecutionStarted
 from services.coordinator.core.fold import apply
-from services.coordinator.core.projection import APPROVAL_COLUMNS, EXECUTION_COLUMNS, RUN_COLUMNS
+from services.coordinator.core.projection import APPROVAL_COLUMNS, DEAD_LETTER_COLUMNS, EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Origin
 from services.coordinator.store.codec import CorruptRecord, Stored, unseal
@@ -50,6 +50,10 @@ ORDER BY execution_id, number
 """
 _APPROVALS: Final = f"""
 SELECT {selected("a", APPROVAL_COLUMNS)} FROM coordinator.approvals a WHERE execution_id = ANY(%s::uuid[])
+ORDER BY execution_id, number
+"""
+_DEAD_LETTERS: Final = f"""
+SELECT {selected("d", DEAD_LETTER_COLUMNS)} FROM coordinator.dead_letters d WHERE execution_id = ANY(%s::uuid[])
 ORDER BY execution_id, number
 """
 _ALIEN: Final = """
@@ -105,39 +109,43 @@ class Auditor:
         ids = (uuid_array([row[0] for row in rows]),)
         journals, runs = _by_id(await self._fetch(_EVENTS, ids)), _by_id(await self._fetch(_RUNS, ids))
         approvals = _by_id(await self._fetch(_APPROVALS, ids))
+        dead_letters = _by_id(await self._fetch(_DEAD_LETTERS, ids))
         for row in rows:
-            await self._judge_one(row[0], journals[row[0]], row, runs[row[0]], approvals[row[0]])
+            execution = await self._judge_one(row[0], journals[row[0]], row, runs[row[0]], approvals[row[0]])
+            if execution is not None:
+                compare_dead_letters(execution, dead_letters[row[0]], self._findings)
 
     async def _judge_one(
         self, id_: str, records: Rows, row: tuple[Any, ...], run_rows: Rows, approval_rows: Rows
-    ) -> None:
+    ) -> Execution | None:
         """A journal that breaks a promise is not folded, or one breach would look like many."""
         findings, before = self._findings, self._findings.broken_count
         stored = self._decoded(id_, records)
         if findings.broken_count > before:
-            return
+            return None
         if not stored or not isinstance(stored[0].event, ExecutionStarted):
             findings.broke("S1", f"{id_} does not begin with its start")
-            return
+            return None
         definition = await self._definition(stored[0].event.origin, id_)
         if definition is None:
-            return
+            return None
         judge = JournalJudge(id_, definition, self._live_instances, findings)
         judge.judge(stored)
         self._granted_once(id_, judge.grants)
         events = [each.event for each in stored if isinstance(each.event, Event)]
         if findings.broken_count > before or len(events) < len(stored):
-            return
+            return None
         execution = Execution(id_, definition)
         try:
             for event in events:
                 apply(execution, event)
         except Exception as failure:  # noqa: BLE001 - whatever it is, this journal does not fold
             findings.broke("S6", f"{id_} does not fold: {failure!r}")
-            return
+            return None
         compare(execution, row, run_rows, approval_rows, findings)
         if not execution.is_final:
             self._holders[id_] = judge.grants[-1]
+        return execution
 
     def _decoded(self, id_: str, records: Rows) -> list[Stored]:
         decoded: list[Stored] = []

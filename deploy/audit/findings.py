@@ -22,6 +22,7 @@ TITLES: Final = {
     "S12": "nothing of one workspace reaches another",
     "S13": "never more executions going than slots",
     "S14": "at most one execution per request key",
+    "S16": "a dead letter is resolved once",
     "S18": "nothing is granted while paused",
     "S19": "no timer is early, none fires twice",
     "S26": "a take-over grants no live run again",

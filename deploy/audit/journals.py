@@ -56,6 +56,7 @@ class JournalJudge:
         self._retries: dict[WorkKey, int] = {}
         self._is_final = False
         self._is_paused = False
+        self._resolutions: set[int] = set()
         self.grants: list[AuditedGrant] = []
 
     def judge(self, records: Sequence[Stored]) -> None:
@@ -69,7 +70,7 @@ class JournalJudge:
             self._findings.saw("S1")
             check("S2", record.epoch >= last_epoch, f"{where} has epoch {record.epoch} after {last_epoch}")
             last_epoch = record.epoch
-            if self._is_final and not isinstance(record.event, ev.ExecutionReopened):
+            if self._is_final and not isinstance(record.event, ev.ExecutionReopened | ev.DeadLetterResolved):
                 self._findings.broke("S7", f"{where} follows the end of the execution")
             if not isinstance(record.event, ev.Event):
                 break  # a newer version wrote this event, and the events after it cannot be judged
@@ -121,6 +122,8 @@ class JournalJudge:
                 self._is_paused = False
             case ev.ExecutionReopened():
                 self._reopened(event, where)
+            case ev.DeadLetterResolved():
+                self._resolved(event, where)
             case ev.ExecutionFinished():
                 self._is_final, self._is_paused = True, False
             case _:
@@ -148,6 +151,12 @@ class JournalJudge:
             self._findings.check(
                 "S8", work.key not in self._decided, f"{where}: {work.key.node} had its outcome already"
             )
+
+    def _resolved(self, event: ev.DeadLetterResolved, where: str) -> None:
+        if event.epoch != self.grants[-1].epoch:
+            self._granted(AuditedGrant(event.epoch, event.holder), where)
+        self._findings.check("S16", event.run not in self._resolutions, f"{where}: run {event.run} was resolved before")
+        self._resolutions.add(event.run)
 
     def _leased(self, event: ev.RunLeased, where: str) -> None:
         key = event.key

@@ -9,9 +9,11 @@ from typing import Any
 from deploy.audit.findings import Findings
 from services.coordinator.core.projection import (
     APPROVAL_COLUMNS,
+    DEAD_LETTER_COLUMNS,
     EXECUTION_COLUMNS,
     RUN_COLUMNS,
     approval_row,
+    dead_letter_row,
     execution_row,
     run_row,
 )
@@ -41,6 +43,19 @@ def compare(
     findings.check("S6", len(asked) == len(stored), f"{id_}: {len(stored)} rows, {len(asked)} approvals")
     for left, right in zip(asked, stored, strict=False):
         findings.check("S6", left == right, f"{id_}.{left['number']} as approval: {_difference(left, right)}")
+
+
+def compare_dead_letters(execution: Execution, rows: Sequence[Sequence[Any]], findings: Findings) -> None:
+    """Old dead letters are deleted, so there may be fewer rows."""
+    for row in rows:
+        found = _plain(DEAD_LETTER_COLUMNS, row)
+        letter = execution.dead_letters.get(found["number"])
+        where = f"the dead letter {execution.execution_id}.{found['number']}"
+        if letter is None:
+            findings.broke("S6", f"{where} is not in the journal")
+            continue
+        expected = _plain(DEAD_LETTER_COLUMNS, dead_letter_row(execution, letter))
+        findings.check("S6", found == expected, f"{where} {_difference(expected, found)}")
 
 
 def _plain(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:

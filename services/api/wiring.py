@@ -13,6 +13,7 @@ from services.api.app.authenticator import Authenticator
 from services.api.app.changes import Changes
 from services.api.app.checking.children import Checkers
 from services.api.app.commands import Commands
+from services.api.app.dead_letters import DeadLetters
 from services.api.app.executions import Executions
 from services.api.app.explanations import Explanations
 from services.api.app.identifiers import Identifiers
@@ -24,6 +25,7 @@ from services.api.app.watching import EventWatcher
 from services.api.config import ApiSettings
 from services.api.peers.circuits import CoordinatorCircuits
 from services.api.peers.coordinators import CoordinatorReads
+from services.api.peers.dead_letters import CoordinatorDeadLetters, DispatcherDeadLetters
 from services.api.peers.dispatchers import DispatcherQueue
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.limits import LimitsConfigurer
@@ -33,6 +35,7 @@ from services.api.rpc.allowed_callers import RULES
 from services.api.rpc.approvals import ApprovalServicer
 from services.api.rpc.children import ChildServicer
 from services.api.rpc.circuits import CircuitServicer
+from services.api.rpc.dead_letters import DeadLetterServicer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
@@ -58,6 +61,7 @@ from services.chassis.telemetry.tracing import Sampler
 from windlass.api.v1 import (
     approvals_pb2_grpc,
     circuits_pb2_grpc,
+    dead_letters_pb2_grpc,
     executions_pb2_grpc,
     runs_pb2_grpc,
     workflows_pb2_grpc,
@@ -126,6 +130,12 @@ class ApiService:
         self._executions = Executions(self._reads, self._queue, self._watches, self._clock)
         self._watcher = EventWatcher(self._executions, self._reads, self._watches)
         self._commands = Commands(self._executions, self._queue, self._reads, self._watcher)
+        self._dead_letters = DeadLetters(
+            CoordinatorDeadLetters(self._coordinators),
+            DispatcherDeadLetters(self._dispatchers),
+            self._commands,
+            self._clock,
+        )
         self._checkers = Checkers(self._settings.checkers)
         self._starter = Starter(
             startables=self._startables,
@@ -163,6 +173,8 @@ class ApiService:
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
         approvals_pb2_grpc.add_ApprovalServiceServicer_to_server(approvals, server)
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
+        letters = DeadLetterServicer(self._dead_letters, self._workflows)
+        dead_letters_pb2_grpc.add_DeadLetterServiceServicer_to_server(letters, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)
         children_pb2_grpc.add_ChildServiceServicer_to_server(ChildServicer(self._starter), server)

@@ -37,6 +37,8 @@ class CoordinatorSettings(StoringSettings):
     circuit_permits: int = Field(default=3, ge=1, le=100)
     # The permits of a coordinator that has died come back after this time.
     circuit_permit_seconds: float = Field(default=30.0, gt=0)
+    # How long a dead letter is listed. Its execution can be retried as long as it can be read.
+    dead_letter_seconds: float = Field(default=30 * DAY_SECONDS, gt=0)
     # The share of a runner's places, at least one, that goes only to workspaces that hold none there. Running work is
     # not taken back, so without it one workspace could hold all places for hours. With 0 there is none.
     runner_reserve: float = Field(default=0.2, ge=0.0, le=0.5)

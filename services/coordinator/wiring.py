@@ -60,6 +60,7 @@ from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.allowed_callers import RULES
 from services.coordinator.rpc.circuits import CircuitStateServicer
+from services.coordinator.rpc.dead_letters import DeadLetterReadServicer
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
 from services.coordinator.rpc.run_outputs import RunOutputsServicer
@@ -69,9 +70,9 @@ from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
 from services.coordinator.store.circuits import PostgresCircuits
 from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
-from services.coordinator.store.partitions import drop_old, kept_since, make_ahead
+from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
-from windlass.coordinator.v1 import circuits_pb2_grpc, reads_pb2_grpc, sessions_pb2_grpc
+from windlass.coordinator.v1 import circuits_pb2_grpc, dead_letters_pb2_grpc, reads_pb2_grpc, sessions_pb2_grpc
 from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 
 SERVICE: Final = "coordinator"
@@ -259,6 +260,8 @@ class CoordinatorService:
         circuits = CircuitStateServicer(self._circuit_rows, self._circuit_policy, self._clock)
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, self.server)
         reads_pb2_grpc.add_ReadServiceServicer_to_server(self._reader, self.server)
+        letters = DeadLetterReadServicer(self._reads)
+        dead_letters_pb2_grpc.add_DeadLetterReadServiceServicer_to_server(letters, self.server)
         reads_pb2_grpc.add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)
 
     async def prepare(self) -> None:
@@ -288,6 +291,7 @@ class CoordinatorService:
             ("sessions", lambda: self._holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
             ("partitions", self._keep_partitions),
+            ("retention", Retention(self._forget_dead_letters, clock=self._clock).run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 
@@ -309,6 +313,9 @@ class CoordinatorService:
 
     async def _forget_circuits(self) -> int:
         return await self._circuit_rows.forget_idle(CIRCUIT_IDLE_SECONDS)
+
+    async def _forget_dead_letters(self) -> int:
+        return await forget_dead_letters(self._database, self._settings.dead_letter_seconds)
 
     async def _hand_back(self) -> None:
         """Returns when the dispatchers know. The sessions drain first, or what goes back would come again at once."""

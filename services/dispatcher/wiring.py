@@ -40,6 +40,7 @@ from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
 from services.dispatcher.rpc.sessions import CODEC, CoordinatorSessionOwner, CoordinatorSessionsService
 from services.dispatcher.rpc.translate import given_up_message, grant_of
+from services.dispatcher.store.failed_rows import PostgresFailedRows
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
@@ -87,6 +88,7 @@ class DispatcherService:
         self._connection = PgConnection(url, name=f"{self.name}-admission_loop", settings=SETTINGS)
         self._queue = PostgresQueue(self._connection)
         self._reads = PostgresQueueReads(self._database)
+        self._failed_rows = PostgresFailedRows(self._database)
         self._leases = PostgresLeases(self._database, lease_scale=scale)
         self._sessions = PostgresSessionStore(
             self._database, "dispatcher.coordinator_sessions", EXECUTION.scaled(scale)
@@ -188,7 +190,9 @@ class DispatcherService:
     def _serve(self) -> None:
         self.server = self._new_server()
         self._enqueues = EnqueueServicer(self._inbox)
-        queue = QueueServicer(reads=self._reads, deliveries=self._deliveries, inbox=self._inbox)
+        queue = QueueServicer(
+            reads=self._reads, failed_rows=self._failed_rows, deliveries=self._deliveries, inbox=self._inbox
+        )
         queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self._enqueues, self.server)
         queue_pb2_grpc.add_QueueServiceServicer_to_server(queue, self.server)
         sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(

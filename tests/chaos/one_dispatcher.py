@@ -11,6 +11,7 @@ import uuid
 from services.chassis.identity.callers import ServiceCredential
 from tests.support.stack import Stack
 from windlass.api.v1 import resources_pb2
+from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2
 from windlass.types.v1.start_pb2 import StartOrder
 
@@ -60,6 +61,27 @@ class OneDispatcher:
         outcomes = [answer.outcome async for response in call for answer in response.answers]
         assert outcomes == [queue_pb2.EnqueueAnswer.QUEUED], outcomes
         return own.start.execution_id
+
+    async def retry(self, execution_id: str, item: queue_pb2.EnqueueItem) -> None:
+        """Send a retry of an execution that was started with this item."""
+        command = ExecutionCommand(message_id=f"retry:{execution_id}", caller="chaos")
+        command.retry.SetInParent()
+        message = sessions_pb2.ExecutionMessage(
+            message_id=command.message_id, execution_id=execution_id, command=command.SerializeToString()
+        )
+        message.create_time.GetCurrentTime()
+        request = queue_pb2.DeliverRequest(workspace=WORKSPACE, message=message, start=item.start)
+        request.start.execution_id = execution_id
+        await self._queue.Deliver(request, metadata=self._metadata, timeout=self._call_seconds)
+
+    async def resolve_failed(self, item: queue_pb2.EnqueueItem | None = None) -> None:
+        """Decide about a row that is not there: requeue it if there is an item, otherwise discard it."""
+        execution_id = str(uuid.uuid4())
+        request = queue_pb2.ResolveFailedRequest(workspace=WORKSPACE, execution_id=execution_id)
+        if item is not None:
+            request.start.CopyFrom(item.start)
+            request.start.execution_id = execution_id
+        await self._queue.ResolveFailed(request, metadata=self._metadata, timeout=self._call_seconds)
 
     async def cancel(self, execution_id: str) -> None:
         message = sessions_pb2.ExecutionMessage(

@@ -13,7 +13,7 @@ from tests.chaos.load import CALL_SECONDS, HastyClient, Load
 from tests.chaos.one_dispatcher import OneDispatcher, newest
 from tests.support.pace import pause
 from tests.support.stack import Stack
-from windlass.api.v1 import workspaces_pb2
+from windlass.api.v1 import executions_pb2, workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 
@@ -55,6 +55,7 @@ class Stimuli:
             "api.start_child": self.families,
             "api.start": self.start_everywhere,
             "api.cancel": self.cancel_everywhere,
+            "api.command": self.pause_everywhere,
             "api.workflow": self.apply_everywhere,
             "api.workspace": self.workspaces_everywhere,
             "api.key": self.keys_everywhere,
@@ -66,6 +67,9 @@ class Stimuli:
             "dispatcher.configure": self.workspaces_everywhere,
             "dispatcher.deliver": partial(self.cancel_at, replica),
             "dispatcher.forget": partial(self.cancel_at, replica),
+            "dispatcher.keep_open": partial(self.retry_at, replica),
+            "dispatcher.requeue": partial(self.resolve_at, replica, is_requeue=True),
+            "dispatcher.discard": partial(self.resolve_at, replica, is_requeue=False),
             "dispatcher.wake": self.nap,
             # Only an execution that goes on for a while is marked.
             "dispatcher.mark": partial(self.doze_at, replica),
@@ -102,6 +106,13 @@ class Stimuli:
     async def cancel_everywhere(self) -> None:
         for client in self._clients:
             await client.cancel(await self._sleeping(NAP, NAP_DURATION))
+
+    async def pause_everywhere(self) -> None:
+        for client in self._clients:
+            execution_id = await self._sleeping(NAP, NAP_DURATION)
+            request = executions_pb2.PauseExecutionRequest(execution_id=execution_id)
+            await client.call(client.executions.PauseExecution, request)
+            await client.cancel(execution_id)
 
     async def nap(self) -> None:
         await self._sleeping(NAP, NAP_DURATION)
@@ -170,6 +181,14 @@ class Stimuli:
         """This dispatcher grants the execution, so the holder acknowledges the message to it."""
         dispatcher = self._dispatcher(replica)
         await dispatcher.cancel(await dispatcher.start(self._items[DOZE]))
+
+    async def retry_at(self, replica: int) -> None:
+        """The message comes to a holder, so the row outlives the end of the execution."""
+        dispatcher = self._dispatcher(replica)
+        await dispatcher.retry(await dispatcher.start(self._items[DOZE]), self._items[DOZE])
+
+    async def resolve_at(self, replica: int, *, is_requeue: bool) -> None:
+        await self._dispatcher(replica).resolve_failed(self._items[QUICK] if is_requeue else None)
 
     async def hand_back_to(self, replica: int) -> None:
         """A coordinator that drains gives executions back to the dispatcher that granted them."""

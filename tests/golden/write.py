@@ -12,20 +12,24 @@ from typing import NamedTuple, get_args
 from services.coordinator.core.commands import (
     CompleteRun,
     DecideApproval,
+    Discard,
     EndChild,
     FailRun,
     FinishLoop,
     HeartbeatRun,
     HeldWork,
     HoldBack,
+    MarkFixed,
     NoteChildCancelTold,
     NoteChildStarted,
+    Quarantine,
     RefuseChild,
     ReportDeferred,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
+    Requeue,
     Signal,
     StartLoop,
 )
@@ -295,6 +299,21 @@ def _held_back(story: Story) -> None:
     story.wake()
 
 
+def _dead_letters(story: Story) -> None:
+    story.start()
+    story.assign("bad", "worse", "hung")
+    story.fail("bad")
+    story.fail("worse")
+    story.when(Quarantine("q1", "ann", story.run("hung").number, "it hangs"))
+    story.give(Discard, 2, "not needed", message_id="d2")
+    story.give(Requeue, 1, "smaller", b'{"n":1}', message_id="r1")
+    story.assign("bad")
+    story.fail("bad")
+    story.give(MarkFixed, 4, b'"by hand"', "done by hand", message_id="f4")
+    story.do("after")
+    story.cancel()
+
+
 STORIES = {
     "everything_well": Scene(
         {
@@ -445,6 +464,14 @@ STORIES = {
             ]
         },
         _held_back,
+    ),
+    "dead_letters": Scene(
+        {
+            "nodes": [node(id) for id in ("bad", "worse", "hung", "after", "last")],
+            "edges": [*chain("bad", "after"), *chain("worse", "last")],
+            "onFailure": "HOLD",
+        },
+        _dead_letters,
     ),
     "rendered_elsewhere": Scene({"nodes": [node("a", inputs={"x": "{{ input.n }}"})]}, _rendered_elsewhere),
     "state_set": Scene(

@@ -317,8 +317,8 @@ RED_TEAM: Final = [
     for attack, door in DOORS.items()
 ]
 
-# The simulation notices these within its first worlds. The last two change the stores in memory, which stand for those in
-# PostgreSQL there.
+# The simulation notices these within its first worlds. The last two change the stores in memory, which stand for those
+# in PostgreSQL there.
 _MEMORY: Final = "tests/support"
 SIMULATED: Final = [
     Mutant(

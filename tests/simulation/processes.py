@@ -76,6 +76,7 @@ class SimulatedDispatcher(DispatcherService):
         self._database = self._connection = cast("Any", _Nothing())
         self._queue = cast("Any", MemoryQueue(tables, run))
         self._reads = cast("Any", MemoryQueueReads(tables, run))
+        self._failed_rows = cast("Any", _Nothing())
         self._leases = cast("Any", MemoryLeases(tables, run, lease_scale=scale))
         self._mailbox = cast("Any", MemoryMailbox(tables, run, redeliver_seconds=REDELIVER_SECONDS * scale))
         self._housekeeping = cast(

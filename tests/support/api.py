@@ -13,6 +13,7 @@ from tests.support.stack import Stack
 from windlass.api.v1 import (
     approvals_pb2,
     circuits_pb2,
+    dead_letters_pb2,
     executions_pb2,
     resources_pb2,
     runs_pb2,
@@ -34,7 +35,7 @@ WAIT_SECONDS = 15
 # Every method of the public services by its name.
 METHODS: dict[str, MethodDescriptor] = {
     method.name: method
-    for file in (approvals_pb2, circuits_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+    for file in (approvals_pb2, circuits_pb2, dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

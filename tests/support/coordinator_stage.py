@@ -131,7 +131,7 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
     async def GetQueued(self, request: Any, context: Any) -> Any:
         return queue_pb2.GetQueuedResponse()
 
-    ListQueued = FindRequests = ConfigureWorkspace = GetQueuePlace = GetQueued
+    ListQueued = ListFailed = ResolveFailed = FindRequests = ConfigureWorkspace = GetQueuePlace = GetQueued
 
     def next_epoch(self) -> int:
         self._epoch += 1
@@ -283,7 +283,15 @@ class Stage:
             "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator").within(None),
         } | {
             f"/windlass.dispatcher.v1.QueueService/{name}": services("coordinator")
-            for name in ("Deliver", "GetQueued", "ListQueued", "FindRequests", "ConfigureWorkspace")
+            for name in (
+                "Deliver",
+                "GetQueued",
+                "ListQueued",
+                "ListFailed",
+                "ResolveFailed",
+                "FindRequests",
+                "ConfigureWorkspace",
+            )
         }
         credential = ServiceCredential.from_file(self.secret, "dispatcher")
         self.server = GrpcServer("127.0.0.1:0", guard=Guard(rules, credential=credential), limits=INTERNAL)

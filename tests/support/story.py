@@ -40,7 +40,8 @@ from services.coordinator.core.events import (
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import RowValues, approval_row, execution_row, run_row
-from services.coordinator.core.state import Execution, WorkState, summary, unsettled
+from services.coordinator.core.state import Execution, WorkState, unsettled
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
 from windlass.definition.examination import examine
@@ -234,6 +235,11 @@ class Story:
         """Under the lease of another holder if the execution has ended."""
         lease: Any = {"epoch": self.execution.epoch + 1, "holder": "c3"}
         return self.when(Retry(message_id, "ann", from_node, overrides, **lease))
+
+    def give(self, make: Any, *fields: Any, message_id: str = "c1") -> Any:
+        """A command of a person that may come after the end."""
+        lease: Any = {"epoch": self.execution.epoch + 1, "holder": "c3"}
+        return self.when(make(message_id, "ann", *fields, **lease))
 
     def adopt(self, *live: str, epoch: int = 2) -> Any:
         return self.when(Adopt(epoch, "c2", frozenset(live)))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from windlass.cli import access, approvals, circuits, executions, stack, workflows
+from windlass.cli import access, approvals, circuits, dead_letters, executions, people, stack, workflows
 from windlass.cli.conformance import conformance
 from windlass.cli.connection import command
 from windlass.cli.output import say
@@ -44,6 +44,8 @@ executions.register(app)
 app.add_typer(circuits.app, name="circuits")
 app.add_typer(approvals.approvals, name="approvals")
 app.add_typer(approvals.run, name="run")
+people.register(app)
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.workspaces, name="workspace")
 app.add_typer(stack.admin, name="admin")

@@ -16,7 +16,7 @@ from windlass.cli.output import say
 approvals = typer.Typer(help="List, look at and decide approvals.", no_args_is_help=True, rich_markup_mode=None)
 run = typer.Typer(help="End work that a module has left to somebody else.", no_args_is_help=True, rich_markup_mode=None)
 
-Choice = Literal["APPROVE", "REJECT"]
+ApproveOrReject = Literal["APPROVE", "REJECT"]
 ApprovalArgument = Annotated[str, typer.Argument(metavar="APPROVAL_ID")]
 TokenFileOption = Annotated[
     str,
@@ -84,7 +84,7 @@ def get_approval(api: Api, approval_id: ApprovalArgument) -> Any:
 def decide_approval(
     api: Api,
     approval_id: ApprovalArgument,
-    decision: Annotated[Choice, typer.Argument(metavar="APPROVE|REJECT", case_sensitive=False)],
+    decision: Annotated[ApproveOrReject, typer.Argument(metavar="APPROVE|REJECT", case_sensitive=False)],
     form: Annotated[
         str,
         typer.Option("--form", metavar="JSON", help="A JSON object that fits the form; @FILE reads it from a file."),

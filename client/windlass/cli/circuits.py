@@ -37,7 +37,7 @@ def list_circuits(
     state: Annotated[StateName | None, typer.Option(help="Only circuits in this state.")] = None,
     prefix: Annotated[str, typer.Option(help="Only targets that begin with this, like a module.")] = "",
 ) -> Any:
-    """List the targets that have failed lately, and how much work waits for them."""
+    """List the targets that have failed lately, and what waits for them."""
     request = messages.ListCircuitsRequest(target_prefix=prefix, page_size=1000)
     if state is not None:
         request.state = messages.Circuit.State.Value(state)

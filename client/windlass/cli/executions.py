@@ -249,6 +249,7 @@ def _show(execution: Any) -> None:
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
         "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
+        "paused": _paused(execution.pause) if execution.HasField("pause") else "",
     }
     for name, title in _SUMMARY.items():
         facts[title] = ", ".join(map(render.node_name, getattr(execution.summary, name)))
@@ -257,6 +258,10 @@ def _show(execution: Any) -> None:
     for name, value in facts.items():
         if value:
             render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
+
+
+def _paused(pause: Any) -> str:
+    return f"by {pause.caller} since {render.date(pause.time)}{': ' if pause.reason else ''}{pause.reason}"
 
 
 def _show_event(event: Any, *, as_json: bool) -> None:

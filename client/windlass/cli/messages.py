@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from windlass.api.v1.approvals_pb2 import *  # noqa: F403
     from windlass.api.v1.circuits_pb2 import *  # noqa: F403
+    from windlass.api.v1.dead_letters_pb2 import *  # noqa: F403
     from windlass.api.v1.executions_pb2 import *  # noqa: F403
     from windlass.api.v1.resources_pb2 import *  # noqa: F403
     from windlass.api.v1.runs_pb2 import *  # noqa: F403
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    for each in ("approvals", "circuits", "executions", "resources", "runs", "workflows", "workspaces"):
+    files = ("approvals", "circuits", "dead_letters", "executions", "resources", "runs", "workflows", "workspaces")
+    for each in files:
         module = import_module(f"windlass.api.v1.{each}_pb2")
         if hasattr(module, name):
             return getattr(module, name)

@@ -13,6 +13,7 @@ STATE_COLOURS = {
     "TIMEOUT": "red",
     "DLQ": "red",
     "CANCELLED": "yellow",
+    "PAUSED": "yellow",
     "RUNNING": "cyan",
     "LEASED": "cyan",
     "OPEN": "red",

@@ -318,6 +318,60 @@ class ExecutionQueue(Protocol):
         ...
 
 
+class DeadLetterView(NamedTuple):
+    """A dead letter, as far as use cases read it. `rpc/dead_letters.py` shows all of it."""
+
+    id: str
+    # Microseconds since 1970.
+    quarantine_time: int
+    # The name of the public state.
+    resolution: str
+    # The public DeadLetter.
+    record: Any
+    # The dispatcher's row, if the execution could not be admitted.
+    row: Any = None
+
+
+class DeadLetterQuery(NamedTuple):
+    """One page of a list of dead letters."""
+
+    workspace: str
+    # The Conditions, for coordinators.
+    conditions: Sequence[Any]
+    # Behind this one; None = from the beginning.
+    after: tuple[int, str] | None
+    ascending: bool
+    limit: int
+
+
+class RunDeadLetters(Protocol):
+    """Any coordinator: runs that failed for good."""
+
+    async def dead_letter(self, workspace: str, dead_letter_id: str) -> DeadLetterView | None: ...
+
+    async def dead_letter_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]: ...
+
+    async def dead_letter_groups(self, workspace: str, conditions: Sequence[Any], limit: int) -> Sequence[Any]: ...
+
+
+class FailedExecutions(Protocol):
+    """Any dispatcher: executions that could not be admitted."""
+
+    async def failed(self, workspace: str, execution_id: str) -> DeadLetterView | None: ...
+
+    async def failed_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]:
+        """The conditions are not applied."""
+        ...
+
+    async def requeue_failed(self, letter: DeadLetterView, reviewer: str, now_ns: int) -> DeadLetterView | None:
+        """Queue it again, with the whole of its time. None: somebody has decided about it."""
+        ...
+
+    async def discard_failed(self, letter: DeadLetterView, reviewer: str, notes: str) -> DeadLetterView | None:
+        """None: somebody has decided about it."""
+        ...
+
+
 class CommandMailbox(Protocol):
     """Any dispatcher."""
 

@@ -108,9 +108,21 @@ def node_not_found(execution_id: str, node: str) -> Refusal:
     return _refusal("NODE_NOT_FOUND", message, f"windlass get {execution_id}", execution_id=execution_id, node=node)
 
 
+def dead_letter_not_found(dead_letter_id: str) -> Refusal:
+    message = "there is no such dead letter in this workspace"
+    return _refusal("DEAD_LETTER_NOT_FOUND", message, "windlass dead-letters list", dead_letter_id=dead_letter_id)
+
+
+def already_resolved(dead_letter_id: str, resolution: str) -> Refusal:
+    message = f"the dead letter was resolved before, as {resolution}"
+    hint = f"windlass dead-letters get {dead_letter_id}"
+    return _refusal("ALREADY_RESOLVED", message, hint, dead_letter_id=dead_letter_id, resolution=resolution)
+
+
 def execution_given_up(execution_id: str) -> Refusal:
-    message = "the execution was given up by its dispatchers, so no coordinator can go on with it"
-    return _refusal("EXECUTION_FINAL", message, f"windlass get {execution_id}", execution_id=execution_id)
+    message = "the execution was given up; requeue it as a dead letter once the cause is mended"
+    hint = f"windlass dead-letters get {execution_id}"
+    return _refusal("EXECUTION_FINAL", message, hint, execution_id=execution_id)
 
 
 def approval_not_found(approval_id: str) -> Refusal:

@@ -29,6 +29,7 @@ _EXECUTIONS: Final = "/windlass.api.v1.ExecutionService"
 _RUNS: Final = "/windlass.api.v1.RunService"
 _APPROVALS: Final = "/windlass.api.v1.ApprovalService"
 _CIRCUITS: Final = "/windlass.api.v1.CircuitService"
+_DEAD_LETTERS: Final = "/windlass.api.v1.DeadLetterService"
 _WORKSPACES: Final = "/windlass.api.v1.WorkspaceService"
 _KEYS: Final = "/windlass.api.v1.ApiKeyService"
 _CATALOG: Final = "/windlass.catalog.v1.CatalogService"
@@ -54,6 +55,13 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/ListEvents": LIST,
     f"{_EXECUTIONS}/ExplainExecution": READ,
     f"{_RUNS}/ListRuns": LIST,
+    f"{_DEAD_LETTERS}/ListDeadLetters": LIST,
+    f"{_DEAD_LETTERS}/ListDeadLetterGroups": LIST,
+    f"{_DEAD_LETTERS}/GetDeadLetter": READ,
+    f"{_DEAD_LETTERS}/RequeueDeadLetter": WRITE_DOCUMENT,
+    f"{_DEAD_LETTERS}/DiscardDeadLetter": WRITE,
+    f"{_DEAD_LETTERS}/MarkDeadLetterFixed": WRITE_DOCUMENT,
+    f"{_DEAD_LETTERS}/QuarantineRun": WRITE,
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
     # The completion token in the request is the whole permission.

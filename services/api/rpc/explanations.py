@@ -24,6 +24,11 @@ _COMMANDS: Final = {
     Explanation.LEASE_IN_DOUBT: "windlass runs {id}",
     Explanation.WAITING_FOR_RUNNER: "windlass status",
     Explanation.WAITING_FOR_CHILD: "windlass list --filter 'parent_execution_id = \"{id}\"'",
+    Explanation.WAITING_FOR_SIGNAL: "windlass signal {id} NAME",
+    Explanation.WAITING_FOR_APPROVAL: "windlass approvals decide {run} APPROVE",
+    Explanation.WAITING_FOR_COMPLETION: "windlass run complete TOKEN",
+    Explanation.WAITING_FOR_RESOLUTION: "windlass dead-letters get {run}",
+    Explanation.CIRCUIT_OPEN: "windlass circuits list",
     Explanation.PAUSED: "windlass resume {id}",
 }
 _US: Final = 1_000_000

@@ -38,7 +38,8 @@ def parse(text: str) -> ExecutionFilter:
 
 
 def conditions_of(text: str, fields: FilterFields) -> Sequence[pb.Condition]:
-    """Everything matches an empty text. Raises a refusal that names the place of the fault."""
+    """The conditions of a filter over these fields. All must hold; everything matches an empty text. Raises a refusal
+    that names the place of the fault."""
     if len(text) > CHARACTERS_MAX:
         raise invalid_field("filter", "BAD_FILTER", f"{len(text)} characters; at most {CHARACTERS_MAX}")
     return _Reader(text, fields).whole()

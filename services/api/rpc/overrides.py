@@ -21,6 +21,8 @@ OVERRIDES_BYTES_MAX: Final = 256 * 1024
 def node_overrides(given: Any, field: str) -> dict[str, bytes]:
     """The JSON object for each node."""
     overrides = to_dict(given, field, OVERRIDES_BYTES_MAX)
+    if len(orjson.dumps(overrides)) > OVERRIDES_BYTES_MAX:
+        raise refusals.invalid_field(field, "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
     for node, values in overrides.items():
         if not isinstance(values, dict):
             raise refusals.invalid_field(f"{field}.{node}", "WRONG_TYPE", "must be an object")

@@ -18,6 +18,15 @@ from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import Span
 
 _BLOCKERS_MAX: Final = 100
+_WAITS: Final[Mapping[Cause, str]] = {
+    Cause.SLEEPING: "sleeps",
+    Cause.BACKOFF: "is tried again",
+    Cause.WAITING_FOR_SIGNAL: "waits for a signal",
+    Cause.WAITING_FOR_APPROVAL: "waits until people have decided",
+    Cause.WAITING_FOR_CHILD: "waits for the execution that it has started",
+    Cause.WAITING_FOR_COMPLETION: "waits until somebody else has finished its work",
+    Cause.WAITING_FOR_RESOLUTION: "has failed for good, and waits until a person has resolved its dead letter",
+}
 
 
 class Explained(NamedTuple):
@@ -76,8 +85,10 @@ class Explainer:
                 return f"{node.id} is ready, and {self._why_no_runner(execution.origin.workspace, work)}"
             case Cause.BACKOFF if error is not None:
                 return f"{node.id} failed and is tried again: {error.type}: {error.message}"
+            case Cause.CIRCUIT_OPEN:
+                return f"{node.id} waits, because the circuit of {execution.held_back[work.key].target} is open"
             case _:
-                return f"{node.id} waits"
+                return f"{node.id} {_WAITS[blocker.cause]}"
 
 
 def _pause(execution: Execution) -> str:

@@ -29,7 +29,7 @@ from services.coordinator.app.ports import Definitions, Dispatch
 from services.coordinator.app.runner_places import RunnerPlaces
 from services.coordinator.app.timers import Timers
 from services.coordinator.app.unchecked_reports import UncheckedReports
-from services.coordinator.core.commands import Command, LoseRunner, Release, Reopening, Tick
+from services.coordinator.core.commands import AfterEndCommand, Command, LoseRunner, Release, Tick
 from services.coordinator.core.effects import why_to_stop
 from services.coordinator.core.results import names_stored_output, release_reason
 from services.coordinator.core.run_ids import split_run_id
@@ -140,7 +140,7 @@ class OwnedExecutions:
                 # A newer dispatcher sent it. It stays in the mailbox for a coordinator that knows it.
                 log.warning("unknown message", execution_id=owned.execution_id, message_id=message.message_id)
                 continue
-            if isinstance(message.command, Reopening):
+            if isinstance(message.command, AfterEndCommand):
                 # An execution that has ended is not adopted: it goes on under this lease if it is reopened.
                 message.command.epoch, message.command.holder = owned.epoch, owned.start.holder
             input_ = Input(message.command, CommandSource(message_id=message.message_id))

@@ -24,10 +24,11 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
-from services.coordinator.core.events import Event, ExecutionReopened
+from services.coordinator.core.events import DeadLetterResolved, Event, ExecutionReopened, RunFailed, RunLost
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
     approval_row,
+    dead_letter_row,
     execution_change,
     execution_reopened,
     execution_row,
@@ -39,7 +40,8 @@ from services.coordinator.core.projection import (
     run_row,
 )
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution, Run, summary
+from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import ErrorClass, Instant, WorkKey
 from windlass.definition.modules import is_own
 
@@ -212,6 +214,7 @@ class PendingAppend:
             moved,
             approvals,
             is_reopened,
+            self._dead_letters(),
         )
 
     def completion_token(self, run: Run) -> str:
@@ -226,6 +229,16 @@ class PendingAppend:
         """Every event of an approval names its run."""
         execution = self.execution
         return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
+
+    def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
+        """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""
+        letters = self.execution.dead_letters
+        if not letters:
+            return ()
+        # Only a dead letter's failure and its resolution are such events of its run.
+        changes = (event for event in self.events if isinstance(event, DeadLetterResolved | RunFailed | RunLost))
+        numbers = dict.fromkeys(event.run for event in changes if event.run in letters)
+        return [dead_letter_row(self.execution, letters[number]) for number in numbers]
 
 
 def _is_holder(run: Run, report: ReportOfEnd) -> bool:

@@ -51,6 +51,8 @@ class Append(NamedTuple):
     approvals: Sequence[tuple[Any, ...]] = ()
     # The execution was reopened, so its deadline may be another one.
     is_reopened: bool = False
+    # New and resolved dead letters: DEAD_LETTER_COLUMNS.
+    dead_letters: Sequence[tuple[Any, ...]] = ()
 
 
 class Fence(NamedTuple):
@@ -129,6 +131,14 @@ class StoredEvents(Protocol):
         """Execution id, sequence number, epoch and event, from the append that holds the event after `after_seq`, of at
         most `limit` appends. An event that this version does not know is another object."""
         ...
+
+
+class DeadLetterPlace(NamedTuple):
+    """The place of a dead letter in the order of lists."""
+
+    time_us: Instant
+    execution_id: str
+    number: int
 
 
 class RunPage(NamedTuple):

@@ -60,22 +60,58 @@ class Resume(PersonCommand):
 
 
 @dataclass(slots=True)
-class Reopening(PersonCommand):
-    """Has work done again. It may come to an execution that has ended."""
+class AfterEndCommand(PersonCommand):
+    """It may also come to an execution that has ended."""
 
-    # The lease under which the command is carried out. An execution that has ended was not adopted.
+    # The lease under which the command is carried out then, because an execution that has ended was not adopted.
     epoch: int = field(default=0, kw_only=True)
     holder: str = field(default="", kw_only=True)
 
 
 @dataclass(slots=True)
-class Retry(Reopening):
+class Retry(AfterEndCommand):
     """Do the failed nodes again, or this node, and all that depends on them."""
 
     # Empty: from all nodes that failed with nobody to handle it, or that were cancelled.
     from_node: str = ""
     # JSON objects by node, laid over the inputs that the node would have.
     overrides: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Requeue(AfterEndCommand):
+    """Do the work of a dead letter again, and all that depends on it."""
+
+    # The run that failed for good.
+    run: int
+    notes: str = ""
+    # A JSON object, laid over the inputs of the node. Empty: none.
+    overrides: bytes = b""
+
+
+@dataclass(slots=True)
+class MarkFixed(AfterEndCommand):
+    """A person has done the work of a dead letter: its node succeeded with this output, and no run is needed."""
+
+    run: int
+    output: bytes
+    notes: str = ""
+
+
+@dataclass(slots=True)
+class Discard(AfterEndCommand):
+    """Nobody will do the work of a dead letter. If its node is held for a person, it fails now."""
+
+    run: int
+    notes: str = ""
+
+
+@dataclass(slots=True)
+class Quarantine(PersonCommand):
+    """The work of this run is to fail for good, though it is under way or would be tried again."""
+
+    run: int
+    notes: str = ""
 
 
 @dataclass(slots=True)
@@ -351,8 +387,9 @@ class HeartbeatRun(OutsideCommand):
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | ReportDeferred
 _OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
+_OfLetters: TypeAlias = Requeue | MarkFixed | Discard | Quarantine
 _OfOutside: TypeAlias = CompleteRun | FailRun | HeartbeatRun
-_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside
+_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside | _OfLetters
 _OfChild: TypeAlias = NoteChildStarted | RefuseChild | NoteChildCancelTold | EndChild
 _OfLoops: TypeAlias = StartLoop | FinishLoop
 _OfCircuits: TypeAlias = ReportHeldBack | HoldBack | LetThrough

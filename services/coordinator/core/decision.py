@@ -29,6 +29,12 @@ class RefusalReason(StrEnum):
     NODE_NOT_ENDED = "NODE_NOT_ENDED"
     # Overrides for a node that is not done again.
     NODE_NOT_RETRIED = "NODE_NOT_RETRIED"
+    DEAD_LETTER_NOT_FOUND = "DEAD_LETTER_NOT_FOUND"
+    # Somebody has decided about the dead letter, or the approval has ended.
+    ALREADY_RESOLVED = "ALREADY_RESOLVED"
+    RUN_NOT_FOUND = "RUN_NOT_FOUND"
+    # The run is over: its work is not tried again, and its completion token is void.
+    RUN_ENDED = "RUN_ENDED"
     NOT_READY = "NOT_READY"
     ALREADY_STARTED = "ALREADY_STARTED"
     NOT_STARTED = "NOT_STARTED"
@@ -38,10 +44,6 @@ class RefusalReason(StrEnum):
     NOT_AN_ASSIGNEE = "NOT_AN_ASSIGNEE"
     # This key has decided, and others have to.
     ALREADY_DECIDED = "ALREADY_DECIDED"
-    # The approval has ended.
-    ALREADY_RESOLVED = "ALREADY_RESOLVED"
-    # The completion token is void, because its run is over.
-    RUN_ENDED = "RUN_ENDED"
     # The holder was replaced.
     STALE_EPOCH = "STALE_EPOCH"
 

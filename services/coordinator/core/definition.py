@@ -127,6 +127,8 @@ class Definition:
     leaves: tuple[str, ...]
     timeout: Span = 0
     is_fail_fast: bool = False
+    # Work that failed for good waits for a person.
+    holds_failures: bool = False
     initial_state: bytes = b"{}"
     # The nodes that set keys of the state.
     setters: Mapping[str, Setter] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.items import item_of
 from services.coordinator.core.state import Execution, Obligation, Run, StartChild, Work, WorkLoop
-from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
+from services.coordinator.core.values import SECOND, ExecutionState, FailureReason, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
 PARKING_WAIT_MIN: Span = 10 * SECOND
@@ -77,7 +77,8 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
-            return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
+            reason = LEASE_ENDED if event.reason is FailureReason.MANUAL else NODE_TIMEOUT
+            return (StopRun(run.number, run.epoch, run.instance_id, reason),) if run.instance_id else ()
         case ev.StopOrdered():
             return _stops(execution, event.outcome)
         case ev.LoopClosed():
@@ -124,6 +125,8 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.ExecutionPaused()
             | ev.ExecutionResumed()
             | ev.ExecutionReopened()
+            | ev.DeadLetterResolved()
+            | ev.RunQuarantined()
             | ev.CommandRefused()
             | ev.ChildStarted()
             | ev.WorkHeldBack()

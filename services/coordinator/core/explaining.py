@@ -8,6 +8,7 @@ the second event decides: the first line of this table that holds.
     a runner has some work      RUNNING; LEASE_IN_DOUBT, if the second event says that the runner has gone away with it
     work is ready               WAITING_FOR_RUNNER
     work awaits an attempt      BACKOFF
+    a circuit holds work back   CIRCUIT_OPEN
     some work waits             that of the oldest wait (`CAUSES`)
     otherwise                   ENGINE
 
@@ -38,6 +39,8 @@ class Cause(StrEnum):
     WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
     WAITING_FOR_CHILD = "WAITING_FOR_CHILD"
     WAITING_FOR_COMPLETION = "WAITING_FOR_COMPLETION"
+    WAITING_FOR_RESOLUTION = "WAITING_FOR_RESOLUTION"
+    CIRCUIT_OPEN = "CIRCUIT_OPEN"
     PAUSED = "PAUSED"
     LEASE_IN_DOUBT = "LEASE_IN_DOUBT"
     ENGINE = "ENGINE"
@@ -49,6 +52,7 @@ CAUSES: Mapping[ev.WaitKind, Cause] = {
     ev.WaitKind.APPROVAL: Cause.WAITING_FOR_APPROVAL,
     ev.WaitKind.CHILD: Cause.WAITING_FOR_CHILD,
     ev.WaitKind.OUTSIDE: Cause.WAITING_FOR_COMPLETION,
+    ev.WaitKind.PERSON: Cause.WAITING_FOR_RESOLUTION,
 }
 assert CAUSES.keys() == set(ev.WaitKind), "a kind of wait has no cause"
 
@@ -120,6 +124,8 @@ def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Conta
         yield Blocker(Cause.WAITING_FOR_RUNNER, work, since.get(work.key, execution.start_time))
     for work in execution.backoffs.values():
         yield Blocker(Cause.BACKOFF, work, since.get(work.key, 0), _due(work), work.run)
+    for key, hold in execution.held_back.items():
+        yield Blocker(Cause.CIRCUIT_OPEN, hold.work, since.get(key, execution.start_time), hold.until)
     for wait in execution.waits.values():
         key = wait.work.key
         yield Blocker(CAUSES[wait.kind], wait.work, since.get(key, execution.start_time), wait.due, wait.work.run)
@@ -135,6 +141,8 @@ def _cause_of(execution: Execution, *, is_lost: bool) -> tuple[Cause, Instant]:
         return Cause.WAITING_FOR_RUNNER, 0
     if execution.backoffs:
         return Cause.BACKOFF, min(map(_due, execution.backoffs.values()))
+    if execution.held_back:
+        return Cause.CIRCUIT_OPEN, 0
     if execution.waits:
         wait: Wait = next(iter(execution.waits.values()))
         return CAUSES[wait.kind], wait.due

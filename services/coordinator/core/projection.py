@@ -11,7 +11,7 @@ Hazard: the order of the columns is that of the statements in `store/`. Both nam
 import json
 from operator import attrgetter
 
-from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.state import DeadLetter, Execution, Run
 from services.coordinator.core.values import FinalError, OutputRef, RunState, Value
 
 # The row of a run that was granted and nothing more: all other columns keep their defaults.
@@ -126,6 +126,29 @@ APPROVAL_COLUMNS = (
 )
 APPROVAL_CHANGING = ("state", "decisions")
 
+DEAD_LETTER_COLUMNS = (
+    "execution_id",
+    "number",
+    "workspace",
+    "workflow",
+    "version",
+    "node",
+    "module",
+    "iteration",
+    "generation",
+    "attempts",
+    "reason",
+    "error_class",
+    "error_type",
+    "error_message",
+    "error_fingerprint",
+    "quarantine_time",
+    "resolution",
+    "resolve_time",
+    "reviewer",
+    "notes",
+)
+
 RowValues = tuple[object, ...]
 
 _NO_ERROR: RowValues = (None, None, None, None)
@@ -207,6 +230,30 @@ def run_result(execution: Execution, run: Run) -> RowValues:
         run.inputs_hash or None,
         run.config_hash or None,
         run.cost_tokens,
+    )
+
+
+def dead_letter_row(execution: Execution, letter: DeadLetter) -> RowValues:
+    run, origin = letter.run, execution.origin
+    error, work = run.error, run.work
+    return (
+        execution.execution_id,
+        run.number,
+        origin.workspace,
+        origin.workflow,
+        origin.version,
+        work.node.id,
+        work.node.module,
+        work.key.iteration,
+        work.key.generation,
+        work.attempts,
+        letter.reason._value_,
+        *((error.error_class._value_, error.type, error.message, run.fingerprint) if error is not None else _NO_ERROR),
+        letter.quarantine_time,
+        letter.resolution._value_,
+        letter.resolve_time or None,
+        letter.reviewer,
+        letter.notes,
     )
 
 

@@ -9,7 +9,7 @@ from reopened work leads to it: one that needed any edge (join ANY) and was let 
 from collections.abc import Collection, Iterable, Mapping
 
 from services.coordinator.core.definition import Edge, JoinRule, Node
-from services.coordinator.core.events import Consequences, ReopenedWork, Resolution
+from services.coordinator.core.events import Consequences, ReopenedWork, Resolution, WaitKind
 from services.coordinator.core.graph import JoinVerdict, Outcome, join_verdict, resolve
 from services.coordinator.core.state import SETTLED, Execution, Work, WorkState
 from services.coordinator.core.values import FinalError, WorkKey
@@ -29,6 +29,13 @@ def unfinished_nodes(execution: Execution) -> list[str]:
     if output is not None and output.id in execution.current:
         nodes.append(output)
     return [node.id for node in nodes if _is_unfinished(execution, node)]
+
+
+def is_held(execution: Execution, node_id: str) -> bool:
+    """Its work failed for good and waits for a person."""
+    work = execution.current.get(node_id)
+    wait = None if work is None else execution.waits.get(work.key)
+    return wait is not None and wait.kind is WaitKind.PERSON
 
 
 def _is_unfinished(execution: Execution, node: Node) -> bool:
@@ -118,15 +125,16 @@ def _next_key(execution: Execution, node_id: str) -> WorkKey:
     return work.key if work.state is WorkState.IDLE else work.key._replace(generation=work.key.generation + 1)
 
 
-def consequences(execution: Execution, works: Iterable[ReopenedWork]) -> Consequences:
-    """What becomes of the new work at once. The output is rendered when all nodes are done."""
+def consequences(execution: Execution, works: Iterable[ReopenedWork], fixed: str = "") -> Consequences:
+    """What becomes of the new work at once. The output is rendered when all nodes are done. The work of the node
+    `fixed` is not begun, because a person has done it."""
     ready: list[WorkKey] = []
     begun: list[WorkKey] = []
     skipped: list[WorkKey] = []
     blocked: list[WorkKey] = []
     for work in works:
         node = execution.definition.nodes[work.key.node]
-        if not node.in_graph:
+        if not node.in_graph or node.id == fixed:
             continue
         is_root = node.in_degree == 0
         verdict = join_verdict(node.join, work.unresolved, work.taken, work.blocked)

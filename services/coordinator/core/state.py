@@ -43,8 +43,10 @@ from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
 from services.coordinator.core.retry import DEATH_PAUSE, DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.values import (
+    DeadLetterResolution,
     Error,
     ExecutionState,
+    FailureReason,
     FinalError,
     Instant,
     Origin,
@@ -64,6 +66,8 @@ class WorkState(Enum):
     WAITING = "WAITING"
     LOOPING = "LOOPING"
     HELD_BACK = "HELD_BACK"
+    # It failed for good and is about to wait for a person.
+    HELD = "HELD"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -196,6 +200,20 @@ class ChildExecution(NamedTuple):
     # The work that waits for it, and its run.
     key: WorkKey
     run: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class DeadLetter:
+    """A run that failed for good with nobody to handle it. It mirrors its row."""
+
+    run: Run
+    reason: FailureReason
+    quarantine_time: Instant
+    resolution: DeadLetterResolution = DeadLetterResolution.PENDING
+    resolve_time: Instant = 0
+    # Title of the key of whoever resolved it.
+    reviewer: str = ""
+    notes: str = ""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -428,6 +446,8 @@ class Execution:
     # Work that has succeeded and can be undone, in the order in which it succeeded.
     compensable: list[Work] = field(default_factory=list)
     compensation: Compensation | None = None
+    # By the number of the run.
+    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None
     # The waits for children, by the id of the child; the children that are not known to be queued, though perhaps
@@ -544,40 +564,3 @@ def unsettled(execution: Execution) -> list[str]:
         for node in execution.definition.graph
         if (work := current.get(node.id)) is None or work.state not in SETTLED
     ]
-
-
-class Summary(NamedTuple):
-    """Every node of the graph of a final execution by id, in exactly one of the first five."""
-
-    succeeded: tuple[str, ...]
-    failed: tuple[str, ...]
-    skipped: tuple[str, ...]
-    # Held up by a failure that nothing handled.
-    blocked: tuple[str, ...]
-    # Stopped or never begun, because the execution was ended first.
-    cancelled: tuple[str, ...]
-    # Of those that succeeded: the ones that were undone, and the ones whose compensation failed.
-    compensated: tuple[str, ...]
-    not_compensated: tuple[str, ...]
-
-
-def summary(execution: Execution) -> Summary:
-    ids: dict[WorkState, list[str]] = {state: [] for state in (*SETTLED, WorkState.CANCELLED)}
-    for node in execution.definition.graph:
-        work = execution.current.get(node.id)
-        state = WorkState.CANCELLED if work is None or work.state not in SETTLED else work.state
-        ids[state].append(node.id)
-    succeeded, failed, skipped, blocked, cancelled = map(tuple, ids.values())
-    compensated, not_compensated = _compensated(execution) if execution.compensation is not None else ((), ())
-    return Summary(succeeded, failed, skipped, blocked, cancelled, compensated, not_compensated)
-
-
-def _compensated(execution: Execution) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The nodes that were undone, and those that were not although they have a compensation."""
-    undone: list[str] = []
-    not_undone: list[str] = []
-    for node in execution.definition.graph:
-        work = execution.current.get(node.compensation.id) if node.compensation is not None else None
-        if work is not None:
-            (undone if work.state is WorkState.SUCCEEDED else not_undone).append(node.id)
-    return tuple(undone), tuple(not_undone)

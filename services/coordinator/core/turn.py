@@ -12,7 +12,7 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.graph import Outcome, judge
 from services.coordinator.core.loops import after_item
 from services.coordinator.core.retry import judge_failure
-from services.coordinator.core.state import Execution, Run, Work
+from services.coordinator.core.state import Execution, Run, Work, WorkState
 from services.coordinator.core.values import (
     SECOND,
     Error,
@@ -54,11 +54,26 @@ class Turn:
     def after_failure(self, work: Work, reason: FailureReason) -> ev.Consequences:
         """The consequences of a final failure, unless it ends the whole execution (`stop_if_fail_fast`)."""
         is_handled = work.node.is_failure_handled
+        if self.holds(work, reason):
+            return ev.NOTHING_FOLLOWS
         if reason is FailureReason.STOPPED or (self.execution.definition.is_fail_fast and not is_handled):
             return ev.NOTHING_FOLLOWS
         if work.loop is not None:
             return after_item(work, has_failed=True)
         return judge(self.execution, work, Outcome.HANDLED if is_handled else Outcome.FAILED)
+
+    def holds(self, work: Work, reason: FailureReason | None) -> bool:
+        """The work failed for good, and waits for a person."""
+        if reason is None or reason is FailureReason.STOPPED or work.key.iteration or not work.node.in_graph:
+            return False
+        return self.execution.definition.holds_failures and not work.node.is_failure_handled
+
+    def after_final_failure(self, work: Work) -> None:
+        """Of work that nobody handles: it waits for a person, or the workflow ends."""
+        if work.state is WorkState.HELD:
+            self.wait(work, ev.WaitKind.PERSON)
+        else:
+            self.stop_if_fail_fast()
 
     def stop_if_fail_fast(self) -> None:
         """The workflow ends at the first failure that nobody handles."""
@@ -71,10 +86,11 @@ class Turn:
     def order_stop(self, outcome: ExecutionState, error: FinalError, message_id: str = "", caller: str = "") -> None:
         execution, answer_by = self.execution, self.now + ANSWER_TERM
         held_back = [hold.work for hold in execution.held_back.values()]
-        idle = (*execution.ready, *execution.backoffs.values(), *held_back, *execution.to_begin)
+        held = [wait.work for wait in execution.waits.values() if wait.kind is ev.WaitKind.PERSON]
+        idle = (*execution.ready, *execution.backoffs.values(), *held_back, *execution.to_begin, *held)
         cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])
         self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
-        for wait in list(execution.waits.values()):
+        for wait in [wait for wait in execution.waits.values() if wait.kind is not ev.WaitKind.PERSON]:
             self.cancel_run(wait.work)
         for work in [*execution.unread.values(), *(loop.work for loop in execution.loops.values())]:
             self.cancel_run(work)
@@ -145,9 +161,10 @@ class Turn:
                 is_handled=work.node.is_failure_handled,
                 is_reported=is_reported,
                 then=ev.NOTHING_FOLLOWS if reason is None else self.after_failure(work, reason),
+                is_held=self.holds(work, reason),
             )
         )
-        self.stop_if_fail_fast()
+        self.after_final_failure(work)
 
     def _verdict(self, work: Work, error: Error, random: float, retry_after: Span) -> Instant | FailureReason:
         """When the work is tried again, or why it is not. While the execution is ending nobody asks."""

@@ -76,10 +76,21 @@ class FailureReason(StrEnum):
     PERMANENT_ERROR = "PERMANENT_ERROR"
     # Its runner died too often: it is set apart before it takes another one down.
     POISON = "POISON"
+    # A person has set it apart.
+    MANUAL = "MANUAL"
     # The execution was already ending; whether it might have been tried again was never asked.
     STOPPED = "STOPPED"
     # The circuit of its target was open until its retry budget was over.
     CIRCUIT_BREAKER = "CIRCUIT_BREAKER"
+
+
+class DeadLetterResolution(StrEnum):
+    """What a person has decided about a dead letter."""
+
+    PENDING = "PENDING"
+    REQUEUED = "REQUEUED"
+    FIXED = "FIXED"
+    DISCARDED = "DISCARDED"
 
 
 class ReleaseReason(StrEnum):

@@ -126,6 +126,36 @@ CREATE TABLE approvals (
 -- This index serves the lists of a workspace, newest execution first. None of its columns ever changes.
 CREATE INDEX approvals_workspace ON approvals (workspace, execution_id, number);
 
+-- Runs that failed for good with nobody to handle it. The journal says the same; this is what people list.
+CREATE TABLE dead_letters (
+    execution_id uuid NOT NULL,
+    number integer NOT NULL,
+    version integer NOT NULL,
+    iteration integer NOT NULL,
+    generation integer NOT NULL,
+    attempts integer NOT NULL,
+    quarantine_time timestamptz NOT NULL,
+    resolve_time timestamptz,
+    workspace text NOT NULL,
+    workflow text NOT NULL,
+    node text NOT NULL,
+    module text NOT NULL,
+    -- MAX_RETRIES, PERMANENT_ERROR, POISON or MANUAL.
+    reason text NOT NULL,
+    -- PENDING, REQUEUED, FIXED or DISCARDED.
+    resolution text NOT NULL,
+    -- Title of the key of whoever resolved it.
+    reviewer text NOT NULL,
+    notes text NOT NULL,
+    error_class text,
+    error_type text,
+    error_message text,
+    error_fingerprint text,
+    PRIMARY KEY (execution_id, number)
+) WITH (fillfactor = 80);
+CREATE INDEX dead_letters_listed ON dead_letters (workspace, quarantine_time, execution_id, number);
+CREATE INDEX dead_letters_age ON dead_letters USING brin (quarantine_time);
+
 CREATE TABLE journal_default PARTITION OF journal DEFAULT;
 CREATE TABLE executions_default PARTITION OF executions DEFAULT WITH (fillfactor = 70);
 CREATE TABLE runs_default PARTITION OF runs DEFAULT WITH (fillfactor = 70);

@@ -12,9 +12,13 @@ from services.coordinator.core.commands import (
     Command,
     CompleteRun,
     DecideApproval,
+    Discard,
     FailRun,
     HeartbeatRun,
+    MarkFixed,
     Pause,
+    Quarantine,
+    Requeue,
     Resume,
     Retry,
     Signal,
@@ -56,6 +60,15 @@ def read_command(message: ExecutionMessage) -> Command | None:
             return _heartbeat(head, given.heartbeat_run)
         case "retry":
             return Retry(*head, given.retry.from_node, dict(given.retry.input_overrides))
+        case "requeue":
+            asked = given.requeue
+            return Requeue(*head, asked.run, asked.notes, asked.input_overrides)
+        case "mark_fixed":
+            return MarkFixed(*head, given.mark_fixed.run, given.mark_fixed.output, given.mark_fixed.notes)
+        case "discard":
+            return Discard(*head, given.discard.run, given.discard.notes)
+        case "quarantine":
+            return Quarantine(*head, given.quarantine.run, given.quarantine.notes)
         case _:
             return None
 

@@ -10,6 +10,7 @@ from services.chassis.lease.frames import HEARD_ITEMS_MAX
 
 _READS: Final = "/windlass.coordinator.v1.ReadService"
 _CIRCUITS: Final = "/windlass.coordinator.v1.CircuitService"
+_DEAD_LETTERS: Final = "/windlass.coordinator.v1.DeadLetterReadService"
 _OUTPUTS: Final = "/windlass.coordinator.v1.RunnerOutputs"
 # 64 MiB at 2 Mbit/s.
 _TRANSFER_SECONDS: Final = 300.0
@@ -32,6 +33,9 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/GetRun": services("api"),
     f"{_READS}/ReadRunOutput": services("api").within(_TRANSFER_SECONDS),
     f"{_READS}/ListEvents": services("api"),
+    f"{_DEAD_LETTERS}/ListDeadLetters": services("api"),
+    f"{_DEAD_LETTERS}/ListDeadLetterGroups": services("api"),
+    f"{_DEAD_LETTERS}/GetDeadLetter": services("api"),
     f"{_READS}/FindAnswer": services("api"),
     f"{_READS}/GetPastExecution": services("api"),
     f"{_READS}/ExplainExecution": services("api"),

@@ -20,7 +20,8 @@ from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
 from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished, ReopenedWork
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
-from services.coordinator.core.state import Execution, summary
+from services.coordinator.core.state import Execution
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -103,11 +104,7 @@ def run_record(row: Row) -> pb.RunRecord:
     if row["output_key"] is not None:
         ref = run.output_ref
         ref.key, ref.sha256, ref.size_bytes = row["output_key"], row["output_sha256"], row["output_bytes"]
-    if row["error_class"] is not None:
-        error = run.error
-        setattr(error, "class", _ERROR_CLASSES[row["error_class"]])
-        error.type, error.message = row["error_type"], row["error_message"]
-        error.fingerprint = row["error_fingerprint"]
+    put_error(run.error, row)
     if row["end_time"] and row["start_time"]:
         put_micros(run.duration, max(0, row["end_time"] - row["start_time"]))
     # The run's own trace: every thousand runs begin a new one.
@@ -131,6 +128,13 @@ def approval_record(row: Row) -> pb.ApprovalRecord:
         put_time(shown.time, made["time"])
         record.decision_forms.append(orjson.dumps(made["form"]))
     return record
+
+
+def put_error(error: api.Run.Error, row: Row) -> None:
+    if row["error_class"] is not None:
+        setattr(error, "class", _ERROR_CLASSES[row["error_class"]])
+        error.type, error.message = row["error_type"], row["error_message"]
+        error.fingerprint = row["error_fingerprint"]
 
 
 def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.EventRecord:

@@ -26,7 +26,8 @@ from services.coordinator.app.ports import Row
 from services.coordinator.core.events import Event
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.run_ids import is_execution_id
-from services.coordinator.core.state import Execution, summary
+from services.coordinator.core.state import Execution
+from services.coordinator.core.summary import summary
 from services.coordinator.rpc.public_executions import event_record, fill_execution
 from services.coordinator.rpc.reads import Reads, ReadServicer
 from windlass.coordinator.v1 import reads_pb2 as pb

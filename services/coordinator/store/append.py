@@ -3,7 +3,8 @@
     fresh     inserts the row of each starting execution; if there is one already, the append is refused
     advanced  updates the row of each other execution if its epoch and last_seq are still those that the writer knew
     reopened  does the same for executions that were reopened, which may have another deadline
-    journal; leased, made, ended, moved runs; approvals    only for executions that one of these let through
+    journal; leased, made, ended, moved runs; approvals; dead letters
+              only for executions that one of these let through
     answer    the refused executions, with the epoch and last_seq of their present rows
 
 Every step waits for it, so it is text for libpq, at half the CPU of the driver (chassis/postgres/raw_pipeline.py). Each
@@ -27,6 +28,7 @@ from services.coordinator.app.ports import Append
 from services.coordinator.core.projection import (
     APPROVAL_CHANGING,
     APPROVAL_COLUMNS,
+    DEAD_LETTER_COLUMNS,
     EXECUTION_CHANGING,
     EXECUTION_COLUMNS,
     EXECUTION_REOPENED,
@@ -38,6 +40,11 @@ from services.coordinator.core.projection import (
 from services.coordinator.store.columns import Uuids, parameters, read, unnest
 
 _RUN_KEY: Final = ("execution_id", "number")
+_RUN_KEY_LIST: Final = "(execution_id, number)"
+# Nothing else of a dead letter ever changes.
+_RESOLUTION: Final = ", ".join(
+    f"{column} = excluded.{column}" for column in ("resolution", "resolve_time", "reviewer", "notes")
+)
 _FENCE: Final = ("fence_epoch", "fence_seq")
 # The parameters of each part, in the order of the statement.
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
@@ -50,6 +57,7 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "ended": RUN_RESULT,
     "moved": RUN_CHANGING,
     "approvals": APPROVAL_COLUMNS,
+    "dead_letters": DEAD_LETTER_COLUMNS,
 }
 _IS_WRITTEN: Final = "(g.execution_id IN (SELECT execution_id FROM written))"
 
@@ -93,6 +101,10 @@ _PARTS: Final[Mapping[str, str]] = {
         f"{_insert('approvals', 'approvals')} WHERE {_IS_WRITTEN} IS TRUE ON CONFLICT (execution_id, number)"
         f" DO UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in APPROVAL_CHANGING)}"
     ),
+    "dead_letters": (
+        f"{_insert('dead_letters', 'dead_letters')} WHERE {_IS_WRITTEN} IS TRUE"
+        f" ON CONFLICT {_RUN_KEY_LIST} DO UPDATE SET {_RESOLUTION}"
+    ),
 }
 _EXECUTION_PARTS: Final = ("fresh", "advanced", "reopened")
 _ANSWER: Final = f"""
@@ -133,6 +145,7 @@ def composed(appends: Sequence[Append]) -> tuple[bytes, list[Array]]:
         rows["ended"] += append.ended
         rows["moved"] += append.moved
         rows["approvals"] += append.approvals
+        rows["dead_letters"] += append.dead_letters
     given: list[Array] = []
     for part, found in rows.items():
         if found:

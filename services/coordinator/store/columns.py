@@ -62,11 +62,13 @@ class Labels(Array):
 
 _KINDS: Final[dict[type[Array], str]] = {
     Uuids: "execution_id",
-    Ints: "last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt required",
+    Ints: "last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt attempts"
+    " required",
     BigInts: "epoch fence_epoch cost_tokens output_bytes",
     Floats: "progress",
     Bools: "is_taken_back",
-    Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time expire_time",
+    Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time expire_time"
+    " quarantine_time resolve_time",
     Bytes: "events input output inputs_hash config_hash form",
     Labels: "labels",
 }

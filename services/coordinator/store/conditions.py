@@ -1,4 +1,4 @@
-"""Lists of executions and of approvals under conditions, composed with SQLAlchemy Core.
+"""Lists of executions, approvals and dead letters under conditions, composed with SQLAlchemy Core.
 
 `Condition` of reads.proto defines what a condition means; api's `rpc/filters.py` does the same in memory. A comparison
 with a column that is NULL is NULL and selects nothing, so only negations have to handle NULL.

@@ -4,7 +4,7 @@ The message of an event has the name of its dataclass and the same field names. 
 (`FORMS`). A field that is empty (None, 0, "") is left out of the message and read back as the same. Where None is
 possible, only None is left out. The time of an event is that of its append.
 
-To add an event: its dataclass in `core/events.py` and its message in `protos/windlass/journal/v1/events.proto`. A type
+To add an event: its dataclass in `core/events/` and its message in `protos/windlass/journal/v1/events.proto`. A type
 that no event had before needs its form here. A stored field keeps its form and its meaning for ever. `RunLeased` and
 `RunSucceeded` are also written by hand below, so a new field of theirs is added there too. A test notices a field that
 was forgotten.
@@ -188,6 +188,7 @@ FORMS: Final[dict[Any, Form]] = {
     values.FailureReason | None: _enum(values.FailureReason, pb.FailureReason),
     values.ExecutionState: _enum(values.ExecutionState, pb.FinalState),
     values.ReleaseReason: _enum(values.ReleaseReason, pb.ReleaseReason),
+    values.DeadLetterResolution: _enum(values.DeadLetterResolution, pb.DeadLetterResolution),
     ev.WaitKind: _enum(ev.WaitKind, pb.WaitKind),
     ev.WaitOutcome: _enum(ev.WaitOutcome, pb.WaitOutcome),
     values.ApprovalChoice: _enum(values.ApprovalChoice, pb.ApprovalChoice),

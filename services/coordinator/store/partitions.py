@@ -53,6 +53,20 @@ DELETE FROM executions_default e USING old WHERE e.execution_id = old.execution_
 _OLDEST_REST: Final = "SELECT min(execution_id::text) FROM executions_default"
 
 
+_DELETE_DEAD_LETTERS: Final = """
+DELETE FROM dead_letters d USING (
+  SELECT execution_id, number FROM dead_letters
+  WHERE quarantine_time < now() - make_interval(secs => %s::float8) LIMIT 1000
+) old
+WHERE d.execution_id = old.execution_id AND d.number = old.number
+"""
+
+
+async def forget_dead_letters(database: Database, kept_seconds: float) -> int:
+    """Delete some that are older; returns how many."""
+    return await database.execute(_DELETE_DEAD_LETTERS, (kept_seconds,))
+
+
 async def make_ahead(database: Database, months: int) -> int:
     made = 0
     for month in range(months + 1):

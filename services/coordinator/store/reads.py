@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from services.chassis.postgres.database import Database
-from services.coordinator.app.ports import Row, RunName, RunOutput, RunPage, RunStanding, Standing
+from services.coordinator.app.ports import DeadLetterPlace, Row, RunName, RunOutput, RunPage, RunStanding, Standing
 from services.coordinator.core.events import ExecutionStarted
 from services.coordinator.core.projection import APPROVAL_COLUMNS, EXECUTION_COLUMNS
 from services.coordinator.core.values import OutputRef
 from services.coordinator.store.codec import Stored, start_order, unseal
 from services.coordinator.store.columns import selected, uuid_array
-from windlass.coordinator.v1.reads_pb2 import ListApprovalsRequest, ListExecutionsRequest
+from windlass.coordinator.v1.reads_pb2 import Condition, ListApprovalsRequest, ListExecutionsRequest
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
@@ -185,3 +185,36 @@ class PostgresReads:
         for stored in await self.events(execution_id, after_seq=0, limit=1):
             return start_order(execution_id, stored.event) if isinstance(stored.event, ExecutionStarted) else None
         return None
+
+    async def dead_letter(self, workspace: str, execution_id: str, number: int) -> Row | None:
+        # Imported at the first use, as for lists.
+        from services.chassis.postgres.compiled import compiled
+        from services.coordinator.store import dead_letters
+
+        rows = await self._database.fetch(*compiled(dead_letters.one(workspace, execution_id, number)))
+        return dict(zip(dead_letters.READ, rows[0], strict=True)) if rows else None
+
+    async def dead_letter_page(
+        self,
+        workspace: str,
+        conditions: Sequence[Condition],
+        after: DeadLetterPlace | None,
+        limit: int,
+        *,
+        is_ascending: bool,
+    ) -> list[Row]:
+        """Raises ValueError when a condition cannot be applied."""
+        from services.chassis.postgres.compiled import compiled
+        from services.coordinator.store import dead_letters
+
+        page = dead_letters.page(workspace, conditions, after, limit, is_ascending=is_ascending)
+        rows = await self._database.fetch(*compiled(page))
+        return [dict(zip(dead_letters.READ, row, strict=True)) for row in rows]
+
+    async def dead_letter_groups(self, workspace: str, conditions: Sequence[Condition], limit: int) -> list[Row]:
+        """The newest of each group, with the count, the times and the workflows of the group."""
+        from services.chassis.postgres.compiled import compiled
+        from services.coordinator.store import dead_letters
+
+        rows = await self._database.fetch(*compiled(dead_letters.groups(workspace, conditions, limit)))
+        return [dict(zip((*dead_letters.READ, *dead_letters.GROUPED), row, strict=True)) for row in rows]

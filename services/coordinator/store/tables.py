@@ -95,4 +95,25 @@ circuits: Final = Table(
     *optional(TIME, "open_time retry_time last_failure_time"),
 )
 
+dead_letters: Final = Table(
+    "dead_letters",
+    metadata,
+    *key(_ID, "execution_id"),
+    *key(Integer, "number"),
+    *needed(Integer, "version iteration generation attempts"),
+    *needed(TIME, "quarantine_time"),
+    *optional(TIME, "resolve_time"),
+    *needed(Text, "workspace workflow node module reason resolution reviewer notes"),
+    *optional(Text, "error_class error_type error_message error_fingerprint"),
+)
+Index(
+    "dead_letters_listed",
+    dead_letters.c.workspace,
+    dead_letters.c.quarantine_time,
+    dead_letters.c.execution_id,
+    dead_letters.c.number,
+)
+
+Index("dead_letters_age", dead_letters.c.quarantine_time, postgresql_using="brin")
+
 runner_sessions: Final = session_table("runner_sessions", metadata)

@@ -220,6 +220,18 @@ class QueuedRow(NamedTuple):
     failure_reason: str
     failure_message: str
     failure_time: datetime | None
+    # What a person has decided about a FAILED row: "" or DISCARDED.
+    resolution: str = ""
+    reviewer: str = ""
+    notes: str = ""
+    resolve_time: datetime | None = None
+
+
+class FailedPlace(NamedTuple):
+    """The place of a FAILED row in the order of lists."""
+
+    failure_time: datetime
+    execution_id: str
 
 
 class GivenUp(NamedTuple):

@@ -53,6 +53,11 @@ CREATE TABLE queue (
   failure_time    timestamptz,
   failure_reason  text,
   failure_message text,
+  -- What a person has decided about a FAILED row: NULL or DISCARDED. One that is requeued is PENDING again.
+  resolution      text,
+  resolve_time    timestamptz,
+  reviewer        text,
+  notes           text,
   request_id      text,
   start           bytea NOT NULL                 -- StartOrder
 ) WITH (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
@@ -10,8 +11,8 @@ from services.chassis.identity.callers import caller
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.deliveries import Deliveries
-from services.dispatcher.core.items import QueuedRow, QueuePlace, UsedRequest, WorkspaceLimits
-from services.dispatcher.rpc.translate import is_execution_id, limits_of, mailbox_message_of, place_of, queued_of
+from services.dispatcher.core.items import FailedPlace, QueuedRow, QueuePlace, UsedRequest, WorkspaceLimits
+from services.dispatcher.rpc.translate import clean, is_execution_id, limits_of, mailbox_message_of, place_of, queued_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 log = logger(__name__)
@@ -34,9 +35,26 @@ class QueueReads(Protocol):
     async def configure(self, workspace: str, limits: WorkspaceLimits, is_closed: bool) -> list[str]: ...
 
 
+class FailedRows(Protocol):
+    async def list_of(
+        self, workspace: str, after: FailedPlace | None, limit: int, *, is_ascending: bool
+    ) -> list[QueuedRow]: ...
+
+    async def requeue(
+        self, workspace: str, execution_id: str, start: bytes, deadline_time: datetime | None
+    ) -> QueuedRow | None: ...
+
+    async def discard(self, workspace: str, execution_id: str, reviewer: str, notes: str) -> QueuedRow | None: ...
+
+    async def find(self, workspace: str, execution_id: str) -> QueuedRow | None: ...
+
+
 class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
-    def __init__(self, *, reads: QueueReads, deliveries: Deliveries, inbox: AdmissionInbox) -> None:
+    def __init__(
+        self, *, reads: QueueReads, failed_rows: FailedRows, deliveries: Deliveries, inbox: AdmissionInbox
+    ) -> None:
         self._reads = reads
+        self._failed_rows = failed_rows
         self._deliveries = deliveries
         self._inbox = inbox
 
@@ -65,6 +83,35 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
         if not is_execution_id(request.execution_id):
             return queue_pb2.GetQueuePlaceResponse()
         return place_of(await self._reads.place_of(request.execution_id, request.workspace))
+
+    async def ListFailed(self, request: Any, context: Any) -> queue_pb2.ListFailedResponse:
+        after = None
+        if request.HasField("after_time"):
+            if not is_execution_id(request.after_execution_id):
+                raise Refusal("INVALID_REQUEST", "after_execution_id must be a UUID in lower case")
+            after = FailedPlace(request.after_time.ToDatetime(UTC), request.after_execution_id)
+        limit = min(request.limit, LIST_MAX) if request.limit > 0 else LIST_MAX
+        rows = await self._failed_rows.list_of(request.workspace, after, limit, is_ascending=request.ascending)
+        return queue_pb2.ListFailedResponse(items=[queued_of(row) for row in rows])
+
+    async def ResolveFailed(self, request: Any, context: Any) -> queue_pb2.ResolveFailedResponse:
+        workspace, execution_id, start = request.workspace, request.execution_id, request.start
+        if not workspace or not is_execution_id(execution_id):
+            raise Refusal("INVALID_REQUEST", "workspace must be set, and execution_id be a UUID in lower case")
+        if request.HasField("start"):
+            if (start.execution_id, start.workspace) != (execution_id, workspace):
+                raise Refusal("INVALID_REQUEST", "the start is that of another execution")
+            deadline_time = start.deadline_time.ToDatetime(UTC) if start.HasField("deadline_time") else None
+            row = await self._failed_rows.requeue(workspace, execution_id, start.SerializeToString(), deadline_time)
+            if row is not None:
+                self._inbox.work_in(workspace)
+        else:
+            reviewer, notes = clean(request.reviewer), clean(request.notes)
+            row = await self._failed_rows.discard(workspace, execution_id, reviewer, notes)
+        is_resolved = row is not None
+        row = row or await self._failed_rows.find(workspace, execution_id)
+        shown = None if row is None else queued_of(row)
+        return queue_pb2.ResolveFailedResponse(found=row is not None, resolved=is_resolved, row=shown)
 
     async def FindRequests(self, request: Any, context: Any) -> queue_pb2.FindRequestsResponse:
         if not request.workspace:

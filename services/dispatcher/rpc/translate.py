@@ -201,10 +201,15 @@ def queued_of(row: QueuedRow) -> queue_pb2.Queued:
         failure_reason=row.failure_reason,
         failure_message=row.failure_message,
         dispatch_attempts=row.attempts,
+        resolution=row.resolution,
+        reviewer=row.reviewer,
+        notes=row.notes,
     )
     queued.start.ParseFromString(row.start)
     if row.failure_time is not None:
         queued.failure_time.FromDatetime(row.failure_time)
+    if row.resolve_time is not None:
+        queued.resolve_time.FromDatetime(row.resolve_time)
     return queued
 
 

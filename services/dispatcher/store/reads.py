@@ -14,10 +14,23 @@ from services.chassis.process.crash import crash_point
 from services.dispatcher.core.items import QueuedRow, QueuePlace, State, UsedRequest, WorkspaceLimits
 from services.dispatcher.store.tables import execution_id_text, is_asked_for, is_in, queue, requests, tenants
 
-_COLUMNS: Final = [
-    queue.c[name] for name in ("state", "start", "attempts", "failure_reason", "failure_message", "failure_time")
+# The columns of a QueuedRow.
+COLUMNS: Final = [
+    queue.c[name]
+    for name in (
+        "state",
+        "start",
+        "attempts",
+        "failure_reason",
+        "failure_message",
+        "failure_time",
+        "resolution",
+        "reviewer",
+        "notes",
+        "resolve_time",
+    )
 ]
-_GET: Final = Composed(select(*_COLUMNS).where(is_asked_for))
+_GET: Final = Composed(select(*COLUMNS).where(is_asked_for))
 _REQUESTS: Final = Composed(
     select(requests.c.request_id, requests.c.hash, cast(requests.c.execution_id, Text)).where(
         requests.c.workspace == bindparam("workspace"),
@@ -29,7 +42,7 @@ _REQUESTS: Final = Composed(
 @functools.cache
 def _page(*, is_ascending: bool, is_first: bool) -> Composed:
     key = queue.c.execution_id
-    statement = select(*_COLUMNS).where(queue.c.workspace == bindparam("workspace"))
+    statement = select(*COLUMNS).where(queue.c.workspace == bindparam("workspace"))
     if not is_first:
         start = bindparam("from_execution_id", type_=key.type)
         statement = statement.where(key > start if is_ascending else key < start)
@@ -96,7 +109,7 @@ class PostgresQueueReads:
 
     async def get(self, execution_ids: Sequence[str]) -> list[QueuedRow]:
         rows = await self._database.fetch(*_GET(execution_ids=Texts(execution_ids)))
-        return [_row(row) for row in rows]
+        return [queued_row(row) for row in rows]
 
     async def list_of(
         self, workspace: str, *, from_execution_id: str, is_ascending: bool, limit: int
@@ -104,7 +117,7 @@ class PostgresQueueReads:
         page = _page(is_ascending=is_ascending, is_first=not from_execution_id)
         start: dict[str, Any] = {"from_execution_id": from_execution_id} if from_execution_id else {}
         rows = await self._database.fetch(*page(workspace=workspace, limit=limit, **start))
-        return [_row(row) for row in rows]
+        return [queued_row(row) for row in rows]
 
     async def place_of(self, execution_id: str, workspace: str) -> QueuePlace | None:
         rows = await self._database.fetch(_PLACE, (execution_id, workspace))
@@ -126,6 +139,9 @@ class PostgresQueueReads:
         return [row[0] for rows in answers for row in rows]
 
 
-def _row(row: Sequence[Any]) -> QueuedRow:
-    state, start, attempts, reason, message, time = row
-    return QueuedRow(State(state), start, attempts, reason or "", message or "", time)
+def queued_row(row: Sequence[Any]) -> QueuedRow:
+    state, start, attempts, reason, message, time, *resolved, resolve_time = row
+    resolution, reviewer, notes = (text or "" for text in resolved)
+    return QueuedRow(
+        State(state), start, attempts, reason or "", message or "", time, resolution, reviewer, notes, resolve_time
+    )

@@ -36,10 +36,10 @@ queue: Final = sa.Table(
     *needed(sa.SmallInteger, "state priority attempts"),
     *needed(sa.Boolean, "urgent ends_only begun parent_told reopens"),
     *needed(sa.BigInteger, "epoch"),
-    *optional(sa.Text, "holder request_id failure_reason failure_message"),
+    *optional(sa.Text, "holder request_id failure_reason failure_message resolution reviewer notes"),
     *needed(TIME, "enqueue_time"),
     *needed(sa.DateTime, "order_time"),
-    *optional(TIME, "granted_time wake_time deadline_time failure_time"),
+    *optional(TIME, "granted_time wake_time deadline_time failure_time resolve_time"),
     *needed(sa.LargeBinary, "start"),
 )
 

@@ -6,10 +6,18 @@ import pytest
 
 from services.api.rpc.allowed_callers import RULES
 from services.chassis.identity.callers import CallerKind, Identity
-from windlass.api.v1 import approvals_pb2, circuits_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import (
+    approvals_pb2,
+    circuits_pb2,
+    dead_letters_pb2,
+    executions_pb2,
+    runs_pb2,
+    workflows_pb2,
+    workspaces_pb2,
+)
 from windlass.catalog.v1 import catalog_pb2, children_pb2
 
-_PUBLIC = (approvals_pb2, circuits_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+_PUBLIC = (approvals_pb2, circuits_pb2, dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
 FILES = (*_PUBLIC, catalog_pb2, children_pb2)
 METHODS = sorted(
     f"/{service.full_name}/{method.name}"
@@ -50,6 +58,10 @@ MEMBERS = {
     "Retry": WRITERS,
     "Reset": WRITERS,
     "Open": WRITERS,
+    "Requeue": WRITERS,
+    "Discard": WRITERS,
+    "Mark": WRITERS,
+    "Quarantine": WRITERS,
 }
 # The completion token in their requests is the whole permission.
 OPEN = {f"/windlass.api.v1.RunService/{name}" for name in ("CompleteRun", "FailRun", "HeartbeatRun")}

@@ -41,7 +41,8 @@ class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
         starts = [StartOrder(execution_id=id_, input=LARGE) for id_ in request.execution_ids]
         return queue_pb2.GetQueuedResponse(items=[queue_pb2.Queued(start=start) for start in starts])
 
-    Deliver = ListQueued = FindRequests = ConfigureWorkspace = GetQueuePlace = GetQueued
+    Deliver = ListQueued = ListFailed = ResolveFailed = FindRequests = GetQueued
+    ConfigureWorkspace = GetQueuePlace = GetQueued
 
 
 @contextlib.asynccontextmanager

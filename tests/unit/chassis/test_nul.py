@@ -78,7 +78,7 @@ def test_only_fields_that_can_hold_text_are_looked_into() -> None:
     def names(of: type[Message]) -> list[str]:
         return [field.name for field in text_fields(of.DESCRIPTOR)]
 
-    assert names(sessions_pb2.RunReport) == ["head", "succeeded", "failed", "released"]
+    assert names(sessions_pb2.RunReport) == ["head", "succeeded", "failed", "released", "target"]
     assert names(sessions_pb2.RunReport.Failed) == ["type", "message"]
     assert names(session_pb2.ReportHead) == ["report_id", "lease_id", "instance_id"]
     assert names(Struct) == ["fields"]

@@ -34,7 +34,10 @@ def test_help_lists_the_commands() -> None:
         assert f"\n  {command} " in shown.stdout
 
 
-@pytest.mark.parametrize("group", [(), ("workflow",), ("approvals",), ("run",), ("keys",), ("workspace",), ("admin",)])
+_GROUPS = ("workflow", "approvals", "circuits", "dead-letters", "run", "keys", "workspace", "admin")
+
+
+@pytest.mark.parametrize("group", [(), *((name,) for name in _GROUPS)])
 def test_summary_of_every_command_is_one_whole_sentence(group: tuple[str, ...]) -> None:
     commands = windlass(*group, "--help", COLUMNS="80").stdout.partition("Commands:\n")[2].splitlines()
     assert commands
@@ -72,6 +75,11 @@ def test_version_is_that_of_the_distribution() -> None:
         ("start", "x", "--input", "{"),
         ("start", "x", "--label", "eu"),
         ("workflow", "apply", "/no/such/file.yaml"),
+        ("pause",),
+        ("resume", "an-id", "--filter", "state = PAUSED"),
+        ("retry", "an-id", "--inputs", "[1]"),
+        ("dead-letters", "requeue"),
+        ("dead-letters", "fix", "an-id", "--output", "{"),
     ],
 )
 def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ from windlass.definition.examination import examine
 
 FOLDERS = sorted(JOURNALS.iterdir())
 # All functions of all other modules of the core are rules.
-BOOKKEEPING = {"fold", "state", "projection"}
+BOOKKEEPING = {"fold", "state", "summary", "projection"}
 
 
 def folded(folder, definition):

@@ -103,7 +103,7 @@ def test_templates_of_config_and_inputs_are_rendered_together():
     ("output", "message"),
     [
         (b'{"config":{}}', "the renderer returned no config and inputs"),
-        (OutputRef("k", "ab" * 32, 300_000), "the rendered config has over 262144 bytes"),
+        (OutputRef("k", "ab" * 32, 300_000), "the config and the inputs have over 262144 bytes"),
     ],
 )
 def test_a_rendering_that_is_unusable_fails_the_node(output: object, message: str):

@@ -9,7 +9,7 @@ from services.coordinator.core.commands import Cancel, ReportStopped
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.effects import parking
 from services.coordinator.core.retry import DEATHS_MAX
-from services.coordinator.core.state import summary
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, FinalError, WorkKey
 from services.coordinator.core.workflow_state import seen_state
 from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, names, node, started, the_event

@@ -9,7 +9,7 @@ from services.coordinator.core.effects import GrantRun, ReadItems, StopRun, Stor
 from services.coordinator.core.items import InvalidItems, LoopConfig, loop_config, unread_lists
 from services.coordinator.core.loop_outputs import output_parts
 from services.coordinator.core.loops import OUTPUT_BYTES_MAX
-from services.coordinator.core.state import summary
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, FailureReason, OutputRef, WorkKey
 from tests.support.story import SECOND, Story, begun, chain, edge, fields, names, node, started, the_event
 

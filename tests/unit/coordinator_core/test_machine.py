@@ -20,13 +20,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from services.coordinator.core.commands import (
     Assign,
     AssignedRun,
+    Discard,
     FinishLoop,
+    MarkFixed,
     Release,
     ReportFailure,
     ReportProgress,
     ReportStarted,
     ReportStopped,
     ReportSuccess,
+    Requeue,
     StartLoop,
 )
 from services.coordinator.core.events import (
@@ -39,6 +42,7 @@ from services.coordinator.core.events import (
     RunSucceeded,
     StopOrdered,
     WaitEnded,
+    WaitKind,
     WaitStarted,
 )
 from services.coordinator.core.items import LoopConfig
@@ -67,8 +71,8 @@ def documents(draw):
     document: dict[str, Any] = {"name": "random", "nodes": nodes, "edges": edges}
     if draw(st.booleans()):
         document["output"] = {"x": "{{ nodes }}"}
-    if draw(st.integers(0, 3)) == 0:
-        document["onFailure"] = "FAIL_FAST"
+    if draw(st.integers(0, 2)) == 0:
+        document["onFailure"] = draw(st.sampled_from(["FAIL_FAST", "HOLD"]))
     if draw(st.integers(0, 3)) == 0:
         document["timeout"] = "90s"
     return document
@@ -237,6 +241,15 @@ class Fortune(RuleBasedStateMachine):
         if decision.events and decision.refusal is None:
             self.retries, self.final = self.retries + 1, None
 
+    @precondition(lambda self: self.retries < 3 and self.story.execution.dead_letters)
+    @rule(data=st.data(), make=st.sampled_from([Requeue, MarkFixed, Discard]))
+    def resolve(self, data, make):
+        number = self.pick(data, self.story.execution.dead_letters)
+        given = [number, b'"by hand"'] if make is MarkFixed else [number]
+        decision = self.do(lambda: self.story.give(make, *given, message_id=f"m{len(self.story.journal)}"))
+        if decision.events and decision.refusal is None:
+            self.retries, self.final = self.retries + 1, None
+
     @precondition(lambda self: len(self.story.journal) > 12)
     @rule()
     def cancel(self):
@@ -269,6 +282,10 @@ class Fortune(RuleBasedStateMachine):
                 self.do(lambda key=key: self.story.when(StartLoop(key, LIST)))
             for key in list(self.story.execution.unstored):
                 self.do(lambda key=key: self.story.when(FinishLoop(key, KEPT)))
+            for wait in list(self.story.execution.waits.values()):
+                if wait.kind is WaitKind.PERSON:
+                    number = wait.work.run.number
+                    self.do(lambda number=number: self.story.give(Discard, number, message_id=f"last{number}"))
             if not self.story.execution.is_final and self.story.execution.next_wake():
                 self.story.wake()
         assert self.story.execution.is_final, "it never ends"

@@ -6,7 +6,7 @@ from services.coordinator.core.commands import Assign, AssignedRun, Pause, Resum
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import parking
 from services.coordinator.core.fold.answers import ANSWERS_MAX, remember
-from services.coordinator.core.state import summary
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import ErrorClass
 from tests.support.story import SECOND, Story, begun, chain, edge, fields, names, node, started, the_event
 

@@ -1,6 +1,8 @@
 """The rows that show an execution and its runs."""
 
+from services.coordinator.core.commands import Discard
 from services.coordinator.core.projection import (
+    DEAD_LETTER_COLUMNS,
     EXECUTION_CHANGING,
     EXECUTION_COLUMNS,
     EXECUTION_REOPENED,
@@ -8,6 +10,7 @@ from services.coordinator.core.projection import (
     RUN_COLUMNS,
     RUN_LEASE,
     RUN_RESULT,
+    dead_letter_row,
     execution_change,
     execution_reopened,
     execution_row,
@@ -109,3 +112,14 @@ def test_row_of_a_reopened_execution_has_its_new_deadline_and_no_end():
     changed = dict(zip(EXECUTION_REOPENED, execution_reopened(story.execution), strict=True))
     assert (changed["state"], changed["end_time"], changed["error_type"]) == ("RUNNING", None, None)
     assert changed["deadline_time"] == story.now + 10_000_000 == shown_execution(story)["deadline_time"]
+
+
+def test_row_of_a_dead_letter_has_its_error_and_what_a_person_decided():
+    story = begun()
+    story.fail("a")
+    story.give(Discard, 1, "not needed")
+    row = dict(zip(DEAD_LETTER_COLUMNS, dead_letter_row(story.execution, story.execution.dead_letters[1]), strict=True))
+    assert (row["execution_id"], row["number"], row["workspace"], row["node"]) == (EXECUTION_ID, 1, "default", "a")
+    assert (row["reason"], row["error_type"], row["attempts"]) == ("PERMANENT_ERROR", "BOOM", 1)
+    assert (row["quarantine_time"], row["resolve_time"]) == (story.now, story.now)
+    assert (row["resolution"], row["reviewer"], row["notes"]) == ("DISCARDED", "ann", "not needed")

@@ -18,7 +18,7 @@ from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, effects
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.retry import DEATHS_MAX, HAND_BACKS_MAX, RetryPolicy
-from services.coordinator.core.state import summary
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
 from tests.support.story import SECOND, Story, begun, edge, events, fields, names, node, started, the_event
 

@@ -5,7 +5,8 @@ import pytest
 from services.coordinator.core.commands import Cancel, ReportStopped
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking, resume_effects
-from services.coordinator.core.state import ReportFinished, summary
+from services.coordinator.core.state import ReportFinished
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import ErrorClass, FailureReason
 from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, names, node, started, the_event
 

@@ -6,7 +6,7 @@ import pytest
 
 from services.coordinator.core.commands import Assign, AssignedRun, ReportSuccess, Start
 from services.coordinator.core.handlers import handle
-from services.coordinator.core.state import summary
+from services.coordinator.core.summary import summary
 from services.coordinator.core.values import BrokenInvariant, FinalError, Origin, OutputRef
 from tests.support.story import Story, begun, chain, edge, events, fields, names, node, started, the_event
 

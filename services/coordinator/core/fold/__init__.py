@@ -17,6 +17,7 @@ from services.coordinator.core.fold import (
     children,
     circuits,
     compensating,
+    dead_letters,
     graph,
     lifetime,
     loops,
@@ -65,6 +66,8 @@ BOOKKEEPING: Mapping[type[ev.Event], Callable[[Execution, Any], None]] = {
     ev.ExecutionPaused: pausing.execution_paused,
     ev.ExecutionResumed: pausing.execution_resumed,
     ev.ExecutionReopened: reopening.execution_reopened,
+    ev.DeadLetterResolved: dead_letters.dead_letter_resolved,
+    ev.RunQuarantined: answers.run_quarantined,
     ev.CommandRefused: answers.command_refused,
 }
 assert BOOKKEEPING.keys() == set(get_args(ev.Event)), "an event has no bookkeeping"

@@ -1,8 +1,8 @@
 """Bookkeeping of the graph: edges that resolved, and work that became ready, begins, is passed over or cancelled."""
 
 from services.coordinator.core import events as ev
-from services.coordinator.core.state import Execution, Work, WorkState
-from services.coordinator.core.values import BrokenInvariant, FailureReason, FinalError, OutputRef, WorkKey
+from services.coordinator.core.state import DeadLetter, Execution, Work, WorkState
+from services.coordinator.core.values import BrokenInvariant, Error, FailureReason, FinalError, OutputRef, WorkKey
 
 # Every step asks for these. To look a member up in its enum takes 45 ns in Python 3.11.
 _TAKEN, _BLOCKED = int(ev.Resolution.TAKEN), int(ev.Resolution.BLOCKED)
@@ -90,6 +90,11 @@ def cancel(execution: Execution, work: Work) -> None:
         case WorkState.BEGUN:
             # The keys have the order of the queue, so each is found at its head.
             execution.to_begin.remove(work)
+        case WorkState.WAITING:
+            # It failed and waits for a person. It stays failed.
+            del execution.waits[work.key]
+            work.state = WorkState.FAILED
+            return
         case _:
             raise BrokenInvariant(f"{work.key} is {work.state.value} and cannot be cancelled")
     work.state = WorkState.CANCELLED
@@ -109,8 +114,18 @@ def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> 
         work.state = WorkState.CANCELLED
         item_ended(work)
         return
+    if event.reason is not None and not event.is_handled and not event.key.iteration:
+        execution.dead_letters[event.run] = DeadLetter(execution.runs[event.run - 1], event.reason, event.time)
+    if event.is_held:
+        work.state = WorkState.HELD
+        return
     work.state = WorkState.FAILED
     item_ended(work)
-    if not event.is_handled and execution.first_failure is None:
-        execution.first_failure = FinalError(work.node.id, event.error.type, event.error.message)
+    if not event.is_handled:
+        note_failure(execution, work, event.error)
     apply_consequences(execution, work, event.then)
+
+
+def note_failure(execution: Execution, work: Work, error: Error) -> None:
+    if execution.first_failure is None:
+        execution.first_failure = FinalError(work.node.id, error.type, error.message)

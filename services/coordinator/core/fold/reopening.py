@@ -4,7 +4,7 @@ from services.coordinator.core import events as ev
 from services.coordinator.core.fold.answers import remember
 from services.coordinator.core.fold.graph import release_targets
 from services.coordinator.core.fold.timers import set_timer
-from services.coordinator.core.state import Execution, TimerKind, Work
+from services.coordinator.core.state import Execution, TimerKind, Work, WorkState
 
 
 def execution_reopened(execution: Execution, event: ev.ExecutionReopened) -> None:
@@ -14,11 +14,20 @@ def execution_reopened(execution: Execution, event: ev.ExecutionReopened) -> Non
         _open(execution, event)
     execution.first_failure = event.first_failure
     for key, unresolved, taken, blocked, overrides in event.work:
+        _end_hold(execution, key.node)
         node = execution.definition.nodes[key.node]
         work = Work(key, node, unresolved, taken, blocked, overrides=overrides)
         execution.work[key] = execution.current[key.node] = work
     release_targets(execution, event.then)
     remember(execution, event.message_id)
+
+
+def _end_hold(execution: Execution, node_id: str) -> None:
+    """If the old work was held for a person, it has failed now."""
+    before = execution.current.get(node_id)
+    if before is not None and before.state is WorkState.WAITING:
+        del execution.waits[before.key]
+        before.state = WorkState.FAILED
 
 
 def _open(execution: Execution, event: ev.ExecutionReopened) -> None:

@@ -104,7 +104,7 @@ def run_failed(execution: Execution, event: ev.RunFailed) -> None:
     run = ended_run(execution, event)
     work = run.work
     run.is_answered = event.is_reported
-    run.state = RunState.FAILED
+    run.state = RunState.DLQ if event.reason is FailureReason.MANUAL else RunState.FAILED
     run.start_time = event.start_time
     run.end_time = event.end_time
     run.inputs_hash = event.inputs_hash

@@ -8,6 +8,7 @@
     reopening   Retry
     deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
     reopening   Retry                            circuits   ReportHeldBack, HoldBack, LetThrough
+    reopening   Retry                            dead_letters   Requeue, MarkFixed, Discard, Quarantine
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
@@ -21,6 +22,7 @@ from services.coordinator.core.decision import CommandRefusal, Decision, Refusal
 from services.coordinator.core.handlers import (
     children,
     circuits,
+    dead_letters,
     deciding,
     deferring,
     leasing,
@@ -60,6 +62,10 @@ HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], CommandRefusal |
     commands.StartLoop: storing.start_loop,
     commands.FinishLoop: storing.finish_loop,
     commands.Retry: reopening.retry,
+    commands.Requeue: dead_letters.requeue,
+    commands.MarkFixed: dead_letters.mark_fixed,
+    commands.Discard: dead_letters.discard,
+    commands.Quarantine: dead_letters.quarantine,
     commands.Tick: timing.tick,
     commands.NoteChildStarted: children.note_child_started,
     commands.RefuseChild: children.refuse_child,

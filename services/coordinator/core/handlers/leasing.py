@@ -126,9 +126,10 @@ def lose(turn: Turn, run: Run, *, has_begun_runs: bool) -> None:
             work.node.is_failure_handled,
             _ready_again(turn, work) if reason is None else turn.after_failure(work, reason),
             is_spared,
+            turn.holds(work, reason),
         )
     )
-    turn.stop_if_fail_fast()
+    turn.after_final_failure(work)
 
 
 def _why_not_again(turn: Turn, run: Run, *, is_spared: bool) -> FailureReason | None:

@@ -3,19 +3,20 @@
 from collections.abc import Collection, Mapping
 
 from services.coordinator.core.answers import answered_once
-from services.coordinator.core.commands import Reopening, Retry
+from services.coordinator.core.commands import AfterEndCommand, Retry
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
-from services.coordinator.core.events import ExecutionReopened
+from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, DeadLetterResolved, ExecutionReopened
 from services.coordinator.core.reopening import (
     closure,
     consequences,
     first_failure_left,
+    is_held,
     reopened_work,
     unfinished_nodes,
 )
 from services.coordinator.core.state import SETTLED, Execution, WorkState
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import ExecutionState, Instant
+from services.coordinator.core.values import DeadLetterResolution, ExecutionState, Instant
 
 
 @answered_once
@@ -28,9 +29,16 @@ def retry(turn: Turn, command: Retry) -> CommandRefusal | None:
 
 
 def reopen(
-    turn: Turn, command: Reopening, chosen: Collection[str], overrides: Mapping[str, bytes]
+    turn: Turn,
+    command: AfterEndCommand,
+    chosen: Collection[str],
+    overrides: Mapping[str, bytes],
+    *,
+    notes: str = "",
+    fixed: str = "",
 ) -> CommandRefusal | None:
-    """Has these nodes done again, and what depends on them."""
+    """Has these nodes done again, and what depends on them. Their dead letters are resolved with it. The node `fixed`
+    is left to the caller, and so is its dead letter."""
     execution = turn.execution
     if execution.is_ending and not execution.is_final:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is ending")
@@ -38,28 +46,52 @@ def reopen(
     if (refusal := _unfit(execution, node_ids, overrides)) is not None:
         return refusal
     works = reopened_work(execution, node_ids, overrides)
-    is_final = execution.is_final
     turn.emit(
         ExecutionReopened(
             turn.now,
             command.message_id,
             command.caller,
-            command.epoch if is_final else execution.epoch,
-            command.holder if is_final else execution.holder,
+            *lease_of(execution, command),
             works,
             first_failure_left(execution, node_ids),
             _deadline(turn),
-            consequences(execution, works),
+            consequences(execution, works, fixed),
         )
     )
+    for number, letter in execution.dead_letters.items():
+        node_id = letter.run.work.node.id
+        if letter.resolution is DeadLetterResolution.PENDING and node_id in node_ids and node_id != fixed:
+            resolve(turn, command, number, DeadLetterResolution.REQUEUED, notes)
     return None
 
 
+def lease_of(execution: Execution, command: AfterEndCommand) -> tuple[int, str]:
+    """Epoch and holder under which the command is carried out."""
+    return (command.epoch, command.holder) if execution.is_final else (execution.epoch, execution.holder)
+
+
+def resolve(
+    turn: Turn,
+    command: AfterEndCommand,
+    run: int,
+    resolution: DeadLetterResolution,
+    notes: str,
+    then: Consequences = NOTHING_FOLLOWS,
+) -> None:
+    message_id, caller, lease = command.message_id, command.caller, lease_of(turn.execution, command)
+    turn.emit(DeadLetterResolved(turn.now, message_id, caller, *lease, run, resolution, notes, then))
+
+
+def with_what_was_left(execution: Execution, node_id: str) -> Collection[str]:
+    """The node, and what an early end has left undone: otherwise the execution could not end any more."""
+    has_ended_early = execution.is_final and execution.is_ending
+    unfinished = unfinished_nodes(execution) if has_ended_early else []
+    return dict.fromkeys((node_id, *(each for each in unfinished if not _has_failed(execution, each))))
+
+
 def _chosen(execution: Execution, from_node: str) -> Collection[str] | CommandRefusal:
-    # What was undone was not done, and nor was what an early end has left.
-    has_left_some = execution.is_final and execution.is_ending
-    unfinished = unfinished_nodes(execution)
     if not from_node:
+        unfinished = unfinished_nodes(execution)
         failed = [node_id for node_id in unfinished if execution.is_final or _has_failed(execution, node_id)]
         if failed and execution.state is not ExecutionState.SUCCESS:
             return failed
@@ -69,21 +101,19 @@ def _chosen(execution: Execution, from_node: str) -> Collection[str] | CommandRe
     work = execution.current.get(from_node)
     if work is None or work.run is None or work.state in (WorkState.SKIPPED, WorkState.BLOCKED):
         return CommandRefusal(RefusalReason.NODE_NOT_ENDED, f"the node {from_node!r} has not been reached")
-    # It is done too: otherwise the execution could not end any more.
-    left = [node_id for node_id in unfinished if not _has_failed(execution, node_id)] if has_left_some else []
-    return dict.fromkeys((from_node, *left))
+    return with_what_was_left(execution, from_node)
 
 
 def _has_failed(execution: Execution, node_id: str) -> bool:
     work = execution.current.get(node_id)
-    return work is not None and work.state is WorkState.FAILED
+    return is_held(execution, node_id) or (work is not None and work.state is WorkState.FAILED)
 
 
 def _unfit(execution: Execution, node_ids: Collection[str], overrides: Mapping[str, bytes]) -> CommandRefusal | None:
     for node_id in node_ids:
         work = execution.current.get(node_id)
         is_at_rest = work is None or work.state in SETTLED or work.state in (WorkState.IDLE, WorkState.CANCELLED)
-        if not is_at_rest:
+        if not is_at_rest and not is_held(execution, node_id):
             return CommandRefusal(RefusalReason.NODE_NOT_ENDED, f"the node {node_id!r} is still under way")
     for node_id in overrides:
         if node_id not in execution.definition.nodes:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&windlass/coordinator/v1/commands.proto\x12\x17windlass.coordinator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\n\n\x10\x45xecutionCommand\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12@\n\x05pause\x18\x04 \x01(\x0b\x32/.windlass.coordinator.v1.ExecutionCommand.PauseH\x00\x12\x42\n\x06resume\x18\x05 \x01(\x0b\x32\x30.windlass.coordinator.v1.ExecutionCommand.ResumeH\x00\x12\x42\n\x06signal\x18( \x01(\x0b\x32\x30.windlass.coordinator.v1.ExecutionCommand.SignalH\x00\x12S\n\x0f\x64\x65\x63ide_approval\x18) \x01(\x0b\x32\x38.windlass.coordinator.v1.ExecutionCommand.DecideApprovalH\x00\x12M\n\x0c\x63omplete_run\x18* \x01(\x0b\x32\x35.windlass.coordinator.v1.ExecutionCommand.CompleteRunH\x00\x12\x45\n\x08\x66\x61il_run\x18+ \x01(\x0b\x32\x31.windlass.coordinator.v1.ExecutionCommand.FailRunH\x00\x12O\n\rheartbeat_run\x18, \x01(\x0b\x32\x36.windlass.coordinator.v1.ExecutionCommand.HeartbeatRunH\x00\x12@\n\x05retry\x18\x06 \x01(\x0b\x32/.windlass.coordinator.v1.ExecutionCommand.RetryH\x00\x1a\x17\n\x05Pause\x12\x0e\n\x06reason\x18\x01 \x01(\t\x1a\x08\n\x06Resume\x1a)\n\x06Signal\x12\x0e\n\x06signal\x18\x01 \x01(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x1al\n\x0e\x44\x65\x63ideApproval\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x10\n\x08\x61pproves\x18\x04 \x01(\x08\x12\x0c\n\x04\x66orm\x18\x05 \x01(\x0c\x12\x0f\n\x07\x63omment\x18\x06 \x01(\t\x1a:\n\x0b\x43ompleteRun\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x0e\n\x06output\x18\x02 \x01(\x0c\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x1aH\n\x07\x46\x61ilRun\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\x1a\x61\n\x0cHeartbeatRun\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x15\n\x08progress\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07message\x18\x03 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_progressB\n\n\x08_message\x1a\xaf\x01\n\x05Retry\x12\x11\n\tfrom_node\x18\x01 \x01(\t\x12\\\n\x0finput_overrides\x18\x02 \x03(\x0b\x32\x43.windlass.coordinator.v1.ExecutionCommand.Retry.InputOverridesEntry\x1a\x35\n\x13InputOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\t\n\x07\x63ommandB\'Z%windlass/coordinator/v1;coordinatorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&windlass/coordinator/v1/commands.proto\x12\x17windlass.coordinator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\r\n\x10\x45xecutionCommand\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12@\n\x05pause\x18\x04 \x01(\x0b\x32/.windlass.coordinator.v1.ExecutionCommand.PauseH\x00\x12\x42\n\x06resume\x18\x05 \x01(\x0b\x32\x30.windlass.coordinator.v1.ExecutionCommand.ResumeH\x00\x12\x42\n\x06signal\x18( \x01(\x0b\x32\x30.windlass.coordinator.v1.ExecutionCommand.SignalH\x00\x12S\n\x0f\x64\x65\x63ide_approval\x18) \x01(\x0b\x32\x38.windlass.coordinator.v1.ExecutionCommand.DecideApprovalH\x00\x12M\n\x0c\x63omplete_run\x18* \x01(\x0b\x32\x35.windlass.coordinator.v1.ExecutionCommand.CompleteRunH\x00\x12\x45\n\x08\x66\x61il_run\x18+ \x01(\x0b\x32\x31.windlass.coordinator.v1.ExecutionCommand.FailRunH\x00\x12O\n\rheartbeat_run\x18, \x01(\x0b\x32\x36.windlass.coordinator.v1.ExecutionCommand.HeartbeatRunH\x00\x12@\n\x05retry\x18\x06 \x01(\x0b\x32/.windlass.coordinator.v1.ExecutionCommand.RetryH\x00\x12\x44\n\x07requeue\x18\x07 \x01(\x0b\x32\x31.windlass.coordinator.v1.ExecutionCommand.RequeueH\x00\x12I\n\nmark_fixed\x18\x08 \x01(\x0b\x32\x33.windlass.coordinator.v1.ExecutionCommand.MarkFixedH\x00\x12\x44\n\x07\x64iscard\x18\t \x01(\x0b\x32\x31.windlass.coordinator.v1.ExecutionCommand.DiscardH\x00\x12J\n\nquarantine\x18\n \x01(\x0b\x32\x34.windlass.coordinator.v1.ExecutionCommand.QuarantineH\x00\x1a\x17\n\x05Pause\x12\x0e\n\x06reason\x18\x01 \x01(\t\x1a\x08\n\x06Resume\x1a)\n\x06Signal\x12\x0e\n\x06signal\x18\x01 \x01(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x1al\n\x0e\x44\x65\x63ideApproval\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x10\n\x08\x61pproves\x18\x04 \x01(\x08\x12\x0c\n\x04\x66orm\x18\x05 \x01(\x0c\x12\x0f\n\x07\x63omment\x18\x06 \x01(\t\x1a:\n\x0b\x43ompleteRun\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x0e\n\x06output\x18\x02 \x01(\x0c\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x1aH\n\x07\x46\x61ilRun\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\x1a\x61\n\x0cHeartbeatRun\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x15\n\x08progress\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07message\x18\x03 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_progressB\n\n\x08_message\x1a\xaf\x01\n\x05Retry\x12\x11\n\tfrom_node\x18\x01 \x01(\t\x12\\\n\x0finput_overrides\x18\x02 \x03(\x0b\x32\x43.windlass.coordinator.v1.ExecutionCommand.Retry.InputOverridesEntry\x1a\x35\n\x13InputOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x1a>\n\x07Requeue\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\r\n\x05notes\x18\x02 \x01(\t\x12\x17\n\x0finput_overrides\x18\x03 \x01(\x0c\x1a\x37\n\tMarkFixed\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\x0e\n\x06output\x18\x02 \x01(\x0c\x12\r\n\x05notes\x18\x03 \x01(\t\x1a%\n\x07\x44iscard\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\r\n\x05notes\x18\x02 \x01(\t\x1a(\n\nQuarantine\x12\x0b\n\x03run\x18\x01 \x01(\x05\x12\r\n\x05notes\x18\x02 \x01(\tB\t\n\x07\x63ommandB\'Z%windlass/coordinator/v1;coordinatorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,23 +36,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECUTIONCOMMAND_RETRY_INPUTOVERRIDESENTRY']._loaded_options = None
   _globals['_EXECUTIONCOMMAND_RETRY_INPUTOVERRIDESENTRY']._serialized_options = b'8\001'
   _globals['_EXECUTIONCOMMAND']._serialized_start=101
-  _globals['_EXECUTIONCOMMAND']._serialized_end=1391
-  _globals['_EXECUTIONCOMMAND_PAUSE']._serialized_start=783
-  _globals['_EXECUTIONCOMMAND_PAUSE']._serialized_end=806
-  _globals['_EXECUTIONCOMMAND_RESUME']._serialized_start=808
-  _globals['_EXECUTIONCOMMAND_RESUME']._serialized_end=816
-  _globals['_EXECUTIONCOMMAND_SIGNAL']._serialized_start=818
-  _globals['_EXECUTIONCOMMAND_SIGNAL']._serialized_end=859
-  _globals['_EXECUTIONCOMMAND_DECIDEAPPROVAL']._serialized_start=861
-  _globals['_EXECUTIONCOMMAND_DECIDEAPPROVAL']._serialized_end=969
-  _globals['_EXECUTIONCOMMAND_COMPLETERUN']._serialized_start=971
-  _globals['_EXECUTIONCOMMAND_COMPLETERUN']._serialized_end=1029
-  _globals['_EXECUTIONCOMMAND_FAILRUN']._serialized_start=1031
-  _globals['_EXECUTIONCOMMAND_FAILRUN']._serialized_end=1103
-  _globals['_EXECUTIONCOMMAND_HEARTBEATRUN']._serialized_start=1105
-  _globals['_EXECUTIONCOMMAND_HEARTBEATRUN']._serialized_end=1202
-  _globals['_EXECUTIONCOMMAND_RETRY']._serialized_start=1205
-  _globals['_EXECUTIONCOMMAND_RETRY']._serialized_end=1380
-  _globals['_EXECUTIONCOMMAND_RETRY_INPUTOVERRIDESENTRY']._serialized_start=1327
-  _globals['_EXECUTIONCOMMAND_RETRY_INPUTOVERRIDESENTRY']._serialized_end=1380
+  _globals['_EXECUTIONCOMMAND']._serialized_end=1884
+  _globals['_EXECUTIONCOMMAND_PAUSE']._serialized_start=1074
+  _globals['_EXECUTIONCOMMAND_PAUSE']._serialized_end=1097
+  _globals['_EXECUTIONCOMMAND_RESUME']._serialized_start=1099
+  _globals['_EXECUTIONCOMMAND_RESUME']._serialized_end=1107
+  _globals['_EXECUTIONCOMMAND_SIGNAL']._serialized_start=1109
+  _globals['_EXECUTIONCOMMAND_SIGNAL']._serialized_end=1150
+  _globals['_EXECUTIONCOMMAND_DECIDEAPPROVAL']._serialized_start=1152
+  _globals['_EXECUTIONCOMMAND_DECIDEAPPROVAL']._serialized_end=1260
+  _globals['_EXECUTIONCOMMAND_COMPLETERUN']._serialized_start=1262
+  _globals['_EXECUTIONCOMMAND_COMPLETERUN']._serialized_end=1320
+  _globals['_EXECUTIONCOMMAND_FAILRUN']._serialized_start=1322
+  _globals['_EXECUTIONCOMMAND_FAILRUN']._serialized_end=1394
+  _globals['_EXECUTIONCOMMAND_HEARTBEATRUN']._serialized_start=1396
+  _globals['_EXECUTIONCOMMAND_HEARTBEATRUN']._serialized_end=1493
+  _globals['_EXECUTIONCOMMAND_RETRY']._serialized_start=1496
+  _globals['_EXECUTIONCOMMAND_RETRY']._serialized_end=1671
+  _globals['_EXECUTIONCOMMAND_RETRY_INPUTOVERRIDESENTRY']._serialized_start=1618
+  _globals['_EXECUTIONCOMMAND_RETRY_INPUTOVERRIDESENTRY']._serialized_end=1671
+  _globals['_EXECUTIONCOMMAND_REQUEUE']._serialized_start=1673
+  _globals['_EXECUTIONCOMMAND_REQUEUE']._serialized_end=1735
+  _globals['_EXECUTIONCOMMAND_MARKFIXED']._serialized_start=1737
+  _globals['_EXECUTIONCOMMAND_MARKFIXED']._serialized_end=1792
+  _globals['_EXECUTIONCOMMAND_DISCARD']._serialized_start=1794
+  _globals['_EXECUTIONCOMMAND_DISCARD']._serialized_end=1831
+  _globals['_EXECUTIONCOMMAND_QUARANTINE']._serialized_start=1833
+  _globals['_EXECUTIONCOMMAND_QUARANTINE']._serialized_end=1873
 # @@protoc_insertion_point(module_scope)

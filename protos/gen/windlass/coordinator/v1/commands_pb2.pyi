@@ -274,6 +274,105 @@ class ExecutionCommand(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Requeue(_message.Message):
+        """The work of a dead letter is done again, and all that depends on it. It and the following two are refused with
+        DEAD_LETTER_NOT_FOUND or ALREADY_RESOLVED, this one and the next also with NODE_NOT_ENDED.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: _builtins.int
+        NOTES_FIELD_NUMBER: _builtins.int
+        INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
+        run: _builtins.int
+        """The number of the run that failed for good."""
+        notes: _builtins.str
+        input_overrides: _builtins.bytes
+        """A JSON object, laid over the inputs of the node. Empty: none."""
+        def __init__(
+            self,
+            *,
+            run: _builtins.int = ...,
+            notes: _builtins.str = ...,
+            input_overrides: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["input_overrides", b"input_overrides", "notes", b"notes", "run", b"run"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class MarkFixed(_message.Message):
+        """A person has done the work of a dead letter."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: _builtins.int
+        OUTPUT_FIELD_NUMBER: _builtins.int
+        NOTES_FIELD_NUMBER: _builtins.int
+        run: _builtins.int
+        output: _builtins.bytes
+        """JSON."""
+        notes: _builtins.str
+        def __init__(
+            self,
+            *,
+            run: _builtins.int = ...,
+            output: _builtins.bytes = ...,
+            notes: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["notes", b"notes", "output", b"output", "run", b"run"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Discard(_message.Message):
+        """Nobody will do the work of a dead letter."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: _builtins.int
+        NOTES_FIELD_NUMBER: _builtins.int
+        run: _builtins.int
+        notes: _builtins.str
+        def __init__(
+            self,
+            *,
+            run: _builtins.int = ...,
+            notes: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["notes", b"notes", "run", b"run"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Quarantine(_message.Message):
+        """The work of this run, which is under way, fails for good. Refused with RUN_NOT_FOUND or RUN_ENDED."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: _builtins.int
+        NOTES_FIELD_NUMBER: _builtins.int
+        run: _builtins.int
+        notes: _builtins.str
+        def __init__(
+            self,
+            *,
+            run: _builtins.int = ...,
+            notes: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["notes", b"notes", "run", b"run"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
@@ -285,6 +384,10 @@ class ExecutionCommand(_message.Message):
     FAIL_RUN_FIELD_NUMBER: _builtins.int
     HEARTBEAT_RUN_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
+    REQUEUE_FIELD_NUMBER: _builtins.int
+    MARK_FIXED_FIELD_NUMBER: _builtins.int
+    DISCARD_FIELD_NUMBER: _builtins.int
+    QUARANTINE_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """That of the ExecutionMessage. A command is carried out once for each message_id; a repeat gets the first answer."""
     caller: _builtins.str
@@ -309,6 +412,14 @@ class ExecutionCommand(_message.Message):
     def heartbeat_run(self) -> Global___ExecutionCommand.HeartbeatRun: ...
     @_builtins.property
     def retry(self) -> Global___ExecutionCommand.Retry: ...
+    @_builtins.property
+    def requeue(self) -> Global___ExecutionCommand.Requeue: ...
+    @_builtins.property
+    def mark_fixed(self) -> Global___ExecutionCommand.MarkFixed: ...
+    @_builtins.property
+    def discard(self) -> Global___ExecutionCommand.Discard: ...
+    @_builtins.property
+    def quarantine(self) -> Global___ExecutionCommand.Quarantine: ...
     def __init__(
         self,
         *,
@@ -323,12 +434,16 @@ class ExecutionCommand(_message.Message):
         fail_run: Global___ExecutionCommand.FailRun | None = ...,
         heartbeat_run: Global___ExecutionCommand.HeartbeatRun | None = ...,
         retry: Global___ExecutionCommand.Retry | None = ...,
+        requeue: Global___ExecutionCommand.Requeue | None = ...,
+        mark_fixed: Global___ExecutionCommand.MarkFixed | None = ...,
+        discard: Global___ExecutionCommand.Discard | None = ...,
+        quarantine: Global___ExecutionCommand.Quarantine | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "complete_run", b"complete_run", "decide_approval", b"decide_approval", "fail_run", b"fail_run", "heartbeat_run", b"heartbeat_run", "pause", b"pause", "resume", b"resume", "retry", b"retry", "signal", b"signal", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "complete_run", b"complete_run", "decide_approval", b"decide_approval", "discard", b"discard", "fail_run", b"fail_run", "heartbeat_run", b"heartbeat_run", "mark_fixed", b"mark_fixed", "pause", b"pause", "quarantine", b"quarantine", "requeue", b"requeue", "resume", b"resume", "retry", b"retry", "signal", b"signal", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "command", b"command", "complete_run", b"complete_run", "decide_approval", b"decide_approval", "fail_run", b"fail_run", "heartbeat_run", b"heartbeat_run", "message_id", b"message_id", "pause", b"pause", "resume", b"resume", "retry", b"retry", "signal", b"signal", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "command", b"command", "complete_run", b"complete_run", "decide_approval", b"decide_approval", "discard", b"discard", "fail_run", b"fail_run", "heartbeat_run", b"heartbeat_run", "mark_fixed", b"mark_fixed", "message_id", b"message_id", "pause", b"pause", "quarantine", b"quarantine", "requeue", b"requeue", "resume", b"resume", "retry", b"retry", "signal", b"signal", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "signal", "decide_approval", "complete_run", "fail_run", "heartbeat_run", "retry"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "signal", "decide_approval", "complete_run", "fail_run", "heartbeat_run", "retry", "requeue", "mark_fixed", "discard", "quarantine"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

@@ -248,15 +248,25 @@ class Queued(_message.Message):
     FAILURE_MESSAGE_FIELD_NUMBER: _builtins.int
     FAILURE_TIME_FIELD_NUMBER: _builtins.int
     DISPATCH_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    RESOLUTION_FIELD_NUMBER: _builtins.int
+    REVIEWER_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    RESOLVE_TIME_FIELD_NUMBER: _builtins.int
     state: Global___Queued.State.ValueType
     failure_reason: _builtins.str
     """These three are set when FAILED. The reason is UPPER_SNAKE."""
     failure_message: _builtins.str
     dispatch_attempts: _builtins.int
+    resolution: _builtins.str
+    """These four are set when a person has decided about a FAILED row. The resolution is DISCARDED."""
+    reviewer: _builtins.str
+    notes: _builtins.str
     @_builtins.property
     def start(self) -> _start_pb2.StartOrder: ...
     @_builtins.property
     def failure_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def resolve_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -266,10 +276,14 @@ class Queued(_message.Message):
         failure_message: _builtins.str = ...,
         failure_time: _timestamp_pb2.Timestamp | None = ...,
         dispatch_attempts: _builtins.int = ...,
+        resolution: _builtins.str = ...,
+        reviewer: _builtins.str = ...,
+        notes: _builtins.str = ...,
+        resolve_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure_time", b"failure_time", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure_time", b"failure_time", "resolve_time", b"resolve_time", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_attempts", b"dispatch_attempts", "failure_message", b"failure_message", "failure_reason", b"failure_reason", "failure_time", b"failure_time", "start", b"start", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_attempts", b"dispatch_attempts", "failure_message", b"failure_message", "failure_reason", b"failure_reason", "failure_time", b"failure_time", "notes", b"notes", "resolution", b"resolution", "resolve_time", b"resolve_time", "reviewer", b"reviewer", "start", b"start", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -392,6 +406,125 @@ class ListQueuedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListQueuedResponse: _TypeAlias = ListQueuedResponse  # noqa: Y015
+
+@_typing.final
+class ListFailedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    AFTER_TIME_FIELD_NUMBER: _builtins.int
+    AFTER_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    ASCENDING_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    workspace: _builtins.str
+    after_execution_id: _builtins.str
+    ascending: _builtins.bool
+    limit: _builtins.int
+    """At most 1,000."""
+    @_builtins.property
+    def after_time(self) -> _timestamp_pb2.Timestamp:
+        """Only rows after this one in the order of the list. Absent: from the beginning."""
+
+    def __init__(
+        self,
+        *,
+        workspace: _builtins.str = ...,
+        after_time: _timestamp_pb2.Timestamp | None = ...,
+        after_execution_id: _builtins.str = ...,
+        ascending: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after_time", b"after_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_execution_id", b"after_execution_id", "after_time", b"after_time", "ascending", b"ascending", "limit", b"limit", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFailedRequest: _TypeAlias = ListFailedRequest  # noqa: Y015
+
+@_typing.final
+class ListFailedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Queued]: ...
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___Queued] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFailedResponse: _TypeAlias = ListFailedResponse  # noqa: Y015
+
+@_typing.final
+class ResolveFailedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    REVIEWER_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    workspace: _builtins.str
+    execution_id: _builtins.str
+    reviewer: _builtins.str
+    """Title of the key of whoever resolved it."""
+    notes: _builtins.str
+    @_builtins.property
+    def start(self) -> _start_pb2.StartOrder:
+        """Set: the execution is queued again, with this start, which may have another deadline. Absent: it is discarded."""
+
+    def __init__(
+        self,
+        *,
+        workspace: _builtins.str = ...,
+        execution_id: _builtins.str = ...,
+        start: _start_pb2.StartOrder | None = ...,
+        reviewer: _builtins.str = ...,
+        notes: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "notes", b"notes", "reviewer", b"reviewer", "start", b"start", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveFailedRequest: _TypeAlias = ResolveFailedRequest  # noqa: Y015
+
+@_typing.final
+class ResolveFailedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOUND_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    found: _builtins.bool
+    resolved: _builtins.bool
+    """This call has changed the row."""
+    @_builtins.property
+    def row(self) -> Global___Queued:
+        """The row after the call."""
+
+    def __init__(
+        self,
+        *,
+        found: _builtins.bool = ...,
+        resolved: _builtins.bool = ...,
+        row: Global___Queued | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "resolved", b"resolved", "row", b"row"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveFailedResponse: _TypeAlias = ResolveFailedResponse  # noqa: Y015
 
 @_typing.final
 class FindRequestsRequest(_message.Message):

@@ -127,6 +127,16 @@ class QueueServiceStub:
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceRequest.SerializeToString,
                 response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceResponse.FromString,
                 _registered_method=True)
+        self.ListFailed = channel.unary_unary(
+                '/windlass.dispatcher.v1.QueueService/ListFailed',
+                request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedRequest.SerializeToString,
+                response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedResponse.FromString,
+                _registered_method=True)
+        self.ResolveFailed = channel.unary_unary(
+                '/windlass.dispatcher.v1.QueueService/ResolveFailed',
+                request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ResolveFailedRequest.SerializeToString,
+                response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ResolveFailedResponse.FromString,
+                _registered_method=True)
         self.FindRequests = channel.unary_unary(
                 '/windlass.dispatcher.v1.QueueService/FindRequests',
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.FindRequestsRequest.SerializeToString,
@@ -164,6 +174,21 @@ class QueueServiceServicer:
 
     def GetQueuePlace(self, request, context):
         """Where an execution of a workspace stands in its queue, and what it waits for there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListFailed(self, request, context):
+        """The rows of a workspace in state FAILED, in order of failure_time. Api shows them as dead letters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveFailed(self, request, context):
+        """Decides about a row in state FAILED, once: the answer to a repeat, and to whoever comes second, is the row as it is.
+        `found` is false when there is no such row.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,6 +237,16 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.GetQueuePlace,
                     request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceRequest.FromString,
                     response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceResponse.SerializeToString,
+            ),
+            'ListFailed': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFailed,
+                    request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedRequest.FromString,
+                    response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedResponse.SerializeToString,
+            ),
+            'ResolveFailed': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveFailed,
+                    request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ResolveFailedRequest.FromString,
+                    response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ResolveFailedResponse.SerializeToString,
             ),
             'FindRequests': grpc.unary_unary_rpc_method_handler(
                     servicer.FindRequests,
@@ -311,6 +346,60 @@ class QueueService:
             '/windlass.dispatcher.v1.QueueService/GetQueuePlace',
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceRequest.SerializeToString,
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetQueuePlaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFailed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.dispatcher.v1.QueueService/ListFailed',
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedRequest.SerializeToString,
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveFailed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.dispatcher.v1.QueueService/ResolveFailed',
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ResolveFailedRequest.SerializeToString,
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ResolveFailedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,12 @@ class QueueServiceStub:
     """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
     GetQueuePlace: _aio.UnaryUnaryMultiCallable[_queue_pb2.GetQueuePlaceRequest, _queue_pb2.GetQueuePlaceResponse]
     """Where an execution of a workspace stands in its queue, and what it waits for there."""
+    ListFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListFailedRequest, _queue_pb2.ListFailedResponse]
+    """The rows of a workspace in state FAILED, in order of failure_time. Api shows them as dead letters."""
+    ResolveFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.ResolveFailedRequest, _queue_pb2.ResolveFailedResponse]
+    """Decides about a row in state FAILED, once: the answer to a repeat, and to whoever comes second, is the row as it is.
+    `found` is false when there is no such row.
+    """
     FindRequests: _aio.UnaryUnaryMultiCallable[_queue_pb2.FindRequestsRequest, _queue_pb2.FindRequestsResponse]
     """The executions that these request_ids of a workspace have started. Ids that are unknown or no longer kept are left
     out. Api asks when it can no longer check a repeated start as it checked the first one.
@@ -86,6 +92,24 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_queue_pb2.GetQueuePlaceRequest, _abc.Awaitable[_queue_pb2.GetQueuePlaceResponse]],
     ) -> _abc.Awaitable[_queue_pb2.GetQueuePlaceResponse]:
         """Where an execution of a workspace stands in its queue, and what it waits for there."""
+
+    @_abc_1.abstractmethod
+    def ListFailed(
+        self,
+        request: _queue_pb2.ListFailedRequest,
+        context: _aio.ServicerContext[_queue_pb2.ListFailedRequest, _abc.Awaitable[_queue_pb2.ListFailedResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.ListFailedResponse]:
+        """The rows of a workspace in state FAILED, in order of failure_time. Api shows them as dead letters."""
+
+    @_abc_1.abstractmethod
+    def ResolveFailed(
+        self,
+        request: _queue_pb2.ResolveFailedRequest,
+        context: _aio.ServicerContext[_queue_pb2.ResolveFailedRequest, _abc.Awaitable[_queue_pb2.ResolveFailedResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.ResolveFailedResponse]:
+        """Decides about a row in state FAILED, once: the answer to a repeat, and to whoever comes second, is the row as it is.
+        `found` is false when there is no such row.
+        """
 
     @_abc_1.abstractmethod
     def FindRequests(

@@ -59,6 +59,8 @@ class _FailureReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Failure
     """The execution was ending."""
     FAILURE_REASON_CIRCUIT_BREAKER: _FailureReason.ValueType  # 70
     """Its retry budget was over while the circuit of its target was open."""
+    FAILURE_REASON_MANUAL: _FailureReason.ValueType  # 5
+    """A person has set it apart."""
 
 class FailureReason(_FailureReason, metaclass=_FailureReasonEnumTypeWrapper):
     """Why a piece of work is not tried again. Unspecified: it is tried again."""
@@ -72,6 +74,8 @@ FAILURE_REASON_STOPPED: FailureReason.ValueType  # 4
 """The execution was ending."""
 FAILURE_REASON_CIRCUIT_BREAKER: FailureReason.ValueType  # 70
 """Its retry budget was over while the circuit of its target was open."""
+FAILURE_REASON_MANUAL: FailureReason.ValueType  # 5
+"""A person has set it apart."""
 Global___FailureReason: _TypeAlias = FailureReason  # noqa: Y015
 
 class _ReleaseReason:
@@ -109,6 +113,8 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     WAIT_KIND_APPROVAL: _WaitKind.ValueType  # 40
     WAIT_KIND_OUTSIDE: _WaitKind.ValueType  # 41
     """Somebody else finishes the work of a run that was deferred."""
+    WAIT_KIND_PERSON: _WaitKind.ValueType  # 6
+    """The work has failed for good, and a person decides what becomes of it."""
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
     """The kinds of waits."""
@@ -120,6 +126,8 @@ WAIT_KIND_CHILD: WaitKind.ValueType  # 4
 WAIT_KIND_APPROVAL: WaitKind.ValueType  # 40
 WAIT_KIND_OUTSIDE: WaitKind.ValueType  # 41
 """Somebody else finishes the work of a run that was deferred."""
+WAIT_KIND_PERSON: WaitKind.ValueType  # 6
+"""The work has failed for good, and a person decides what becomes of it."""
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
 
 class _WaitOutcome:
@@ -165,6 +173,30 @@ FINAL_STATE_CANCELLED: FinalState.ValueType  # 3
 FINAL_STATE_TIMEOUT: FinalState.ValueType  # 4
 Global___FinalState: _TypeAlias = FinalState  # noqa: Y015
 
+class _DeadLetterResolution:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DeadLetterResolutionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeadLetterResolution.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEAD_LETTER_RESOLUTION_UNSPECIFIED: _DeadLetterResolution.ValueType  # 0
+    DEAD_LETTER_RESOLUTION_PENDING: _DeadLetterResolution.ValueType  # 1
+    """Only the rows of dead letters have this."""
+    DEAD_LETTER_RESOLUTION_REQUEUED: _DeadLetterResolution.ValueType  # 2
+    DEAD_LETTER_RESOLUTION_FIXED: _DeadLetterResolution.ValueType  # 3
+    DEAD_LETTER_RESOLUTION_DISCARDED: _DeadLetterResolution.ValueType  # 4
+
+class DeadLetterResolution(_DeadLetterResolution, metaclass=_DeadLetterResolutionEnumTypeWrapper):
+    """What a person has decided about a dead letter."""
+
+DEAD_LETTER_RESOLUTION_UNSPECIFIED: DeadLetterResolution.ValueType  # 0
+DEAD_LETTER_RESOLUTION_PENDING: DeadLetterResolution.ValueType  # 1
+"""Only the rows of dead letters have this."""
+DEAD_LETTER_RESOLUTION_REQUEUED: DeadLetterResolution.ValueType  # 2
+DEAD_LETTER_RESOLUTION_FIXED: DeadLetterResolution.ValueType  # 3
+DEAD_LETTER_RESOLUTION_DISCARDED: DeadLetterResolution.ValueType  # 4
+Global___DeadLetterResolution: _TypeAlias = DeadLetterResolution  # noqa: Y015
+
 class _ApprovalChoice:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -207,7 +239,7 @@ Global___ApprovalState: _TypeAlias = ApprovalState  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):
-    """One event of an execution. The coordinator's core/events.py has the same fields under the same names, and
+    """One event of an execution. The coordinator's core/events/ has the same fields under the same names, and
     store/event_table.py translates between the two.
 
     Every event about work carries its key. Every event about one attempt also carries the number of the run: the run id
@@ -267,6 +299,8 @@ class Event(_message.Message):
     CHILD_REFUSED_FIELD_NUMBER: _builtins.int
     CHILD_CANCEL_TOLD_FIELD_NUMBER: _builtins.int
     COMPENSATION_STARTED_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_RESOLVED_FIELD_NUMBER: _builtins.int
+    RUN_QUARANTINED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution_started(self) -> Global___ExecutionStarted: ...
     @_builtins.property
@@ -357,6 +391,10 @@ class Event(_message.Message):
     def child_cancel_told(self) -> Global___ChildCancelTold: ...
     @_builtins.property
     def compensation_started(self) -> Global___CompensationStarted: ...
+    @_builtins.property
+    def dead_letter_resolved(self) -> Global___DeadLetterResolved: ...
+    @_builtins.property
+    def run_quarantined(self) -> Global___RunQuarantined: ...
     def __init__(
         self,
         *,
@@ -405,12 +443,14 @@ class Event(_message.Message):
         child_refused: Global___ChildRefused | None = ...,
         child_cancel_told: Global___ChildCancelTold | None = ...,
         compensation_started: Global___CompensationStarted | None = ...,
+        dead_letter_resolved: Global___DeadLetterResolved | None = ...,
+        run_quarantined: Global___RunQuarantined | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "dead_letter_resolved", b"dead_letter_resolved", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_quarantined", b"run_quarantined", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_decided", b"approval_decided", "approval_requested", b"approval_requested", "backoff_ended", b"backoff_ended", "child_cancel_ordered", b"child_cancel_ordered", "child_cancel_told", b"child_cancel_told", "child_refused", b"child_refused", "child_requested", b"child_requested", "child_started", b"child_started", "command_refused", b"command_refused", "compensation_started", b"compensation_started", "control_rendered", b"control_rendered", "dead_letter_resolved", b"dead_letter_resolved", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_paused", b"execution_paused", "execution_reopened", b"execution_reopened", "execution_resumed", b"execution_resumed", "execution_started", b"execution_started", "items_read", b"items_read", "items_requested", b"items_requested", "late_report_rejected", b"late_report_rejected", "loop_closed", b"loop_closed", "loop_continued", b"loop_continued", "loop_gathered", b"loop_gathered", "loop_started", b"loop_started", "output_requested", b"output_requested", "outside_answered", b"outside_answered", "run_cancelled", b"run_cancelled", "run_deferred", b"run_deferred", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_quarantined", b"run_quarantined", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "signal_received", b"signal_received", "signal_taken", b"signal_taken", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_held_back", b"work_held_back", "work_let_through", b"work_let_through", "work_rendered", b"work_rendered", "work_skipped", b"work_skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened", "work_held_back", "work_let_through", "child_refused", "child_cancel_told", "compensation_started"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished", "work_rendered", "signal_received", "signal_taken", "approval_requested", "approval_decided", "run_deferred", "outside_answered", "execution_paused", "execution_resumed", "command_refused", "loop_started", "loop_continued", "loop_gathered", "loop_closed", "child_requested", "child_started", "child_cancel_ordered", "items_requested", "items_read", "execution_reopened", "work_held_back", "work_let_through", "child_refused", "child_cancel_told", "compensation_started", "dead_letter_resolved", "run_quarantined"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -962,6 +1002,7 @@ class RunFailed(_message.Message):
     IS_HANDLED_FIELD_NUMBER: _builtins.int
     IS_REPORTED_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
+    IS_HELD_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     fingerprint: _builtins.str
     """It is equal for failures that a person would call the same."""
@@ -980,6 +1021,8 @@ class RunFailed(_message.Message):
     """A failure edge leaves the node: its failure does not fail the execution."""
     is_reported: _builtins.bool
     """False: the coordinator decided so by itself, and told the runner to stop."""
+    is_held: _builtins.bool
+    """The work waits for a person. A WaitStarted follows."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     @_builtins.property
@@ -1004,10 +1047,11 @@ class RunFailed(_message.Message):
         is_handled: _builtins.bool = ...,
         is_reported: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
+        is_held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_held", b"is_held", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1027,6 +1071,7 @@ class RunLost(_message.Message):
     IS_HANDLED_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
     IS_SPARED_FIELD_NUMBER: _builtins.int
+    IS_HELD_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     fingerprint: _builtins.str
     reason: Global___FailureReason.ValueType
@@ -1034,6 +1079,8 @@ class RunLost(_message.Message):
     is_handled: _builtins.bool
     is_spared: _builtins.bool
     """The run had not begun while another run of the same instance had. It does not count as a death."""
+    is_held: _builtins.bool
+    """As in RunFailed."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     @_builtins.property
@@ -1051,10 +1098,11 @@ class RunLost(_message.Message):
         is_handled: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
         is_spared: _builtins.bool = ...,
+        is_held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "fingerprint", b"fingerprint", "is_handled", b"is_handled", "is_spared", b"is_spared", "key", b"key", "reason", b"reason", "run", b"run", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "fingerprint", b"fingerprint", "is_handled", b"is_handled", "is_held", b"is_held", "is_spared", b"is_spared", "key", b"key", "reason", b"reason", "run", b"run", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1748,6 +1796,87 @@ class ExecutionReopened(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecutionReopened: _TypeAlias = ExecutionReopened  # noqa: Y015
+
+@_typing.final
+class DeadLetterResolved(_message.Message):
+    """A person has decided about a run that failed for good. An execution that has ended stays as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    RESOLUTION_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    epoch: _builtins.int
+    """As in ExecutionReopened."""
+    holder: _builtins.str
+    run: _builtins.int
+    """The run that failed for good."""
+    resolution: Global___DeadLetterResolution.ValueType
+    notes: _builtins.str
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """What follows from the failure now, if the work was held for a person and is discarded."""
+
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        holder: _builtins.str = ...,
+        run: _builtins.int = ...,
+        resolution: Global___DeadLetterResolution.ValueType = ...,
+        notes: _builtins.str = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "epoch", b"epoch", "holder", b"holder", "message_id", b"message_id", "notes", b"notes", "resolution", b"resolution", "run", b"run", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetterResolved: _TypeAlias = DeadLetterResolved  # noqa: Y015
+
+@_typing.final
+class RunQuarantined(_message.Message):
+    """A person has set the work of this run apart, which is under way. Its RunFailed follows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    message_id: _builtins.str
+    caller: _builtins.str
+    notes: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        notes: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "key", b"key", "message_id", b"message_id", "notes", b"notes", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunQuarantined: _TypeAlias = RunQuarantined  # noqa: Y015
 
 @_typing.final
 class CommandRefused(_message.Message):

@@ -1,0 +1,66 @@
+"""Commands for many things at once: ids on the command line or on standard input, or all that a filter finds.
+
+One thing that is refused does not keep the command from the others. The exit code is then 1.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from windlass.cli.output import say, visible
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Name what would be changed, and change nothing.")]
+
+
+class Choice(NamedTuple):
+    """What the caller has chosen."""
+
+    ids: Sequence[str] | None
+    filter_text: str
+    is_dry_run: bool
+
+
+def do_for_each(
+    choice: Choice, list_all: Callable[[str], Sequence[str]], do: Callable[[str], Any], show: Callable[[Any], Any]
+) -> None:
+    """`list_all` gives the ids that match a filter. `show` prints the answer of `do` for one of them."""
+    ids = _chosen(choice, list_all)
+    if choice.is_dry_run:
+        for each in ids:
+            say(each)
+        return
+    if len(ids) == 1:
+        show(do(ids[0]))
+        return
+    failures = 0
+    for each in ids:
+        failures += not _done(each, do, show)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _done(subject: str, do: Callable[[str], Any], show: Callable[[Any], Any]) -> bool:
+    import grpc
+
+    try:
+        show(do(subject))
+    except grpc.RpcError as error:
+        # What a call raises is the call itself, and has the message of the answer.
+        said: Any = error
+        say(visible(f"{subject}: {said.details()}"), err=True)
+        return False
+    return True
+
+
+def _chosen(choice: Choice, list_all: Callable[[str], Sequence[str]]) -> Sequence[str]:
+    if choice.filter_text:
+        if choice.ids:
+            raise typer.BadParameter("give ids or --filter, not both")
+        return list_all(choice.filter_text)
+    if list(choice.ids or ()) == ["-"]:
+        return [line.strip() for line in sys.stdin if line.strip()]
+    if not choice.ids:
+        raise typer.BadParameter("give the ids, - to read them from the standard input, or --filter")
+    return choice.ids

@@ -1,0 +1,175 @@
+"""`windlass dead-letters …`: work that was set aside, until a person decides about it."""
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from windlass.cli import messages, render
+from windlass.cli.choosing import Choice, DryRunOption, do_for_each
+from windlass.cli.connection import Api, JsonOption, command
+from windlass.cli.executions import json_object
+from windlass.cli.output import say
+
+app = typer.Typer(help="List and resolve work that failed for good.", no_args_is_help=True, rich_markup_mode=None)
+
+_FILTER_HELP = "Only those for which this is true, like resolution = PENDING. docs/dead-letters.md has the fields."
+LetterIdsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Ids of dead letters; - reads them from standard input, one in each line."),
+]
+LetterIdArgument = Annotated[str, typer.Argument(metavar="ID")]
+LetterFilterOption = Annotated[str, typer.Option("--filter", help=_FILTER_HELP)]
+NotesOption = Annotated[str, typer.Option(help="Kept with the dead letter.")]
+
+COLUMNS: render.Columns = {
+    "dead letter": "id",
+    "workflow": lambda letter: f"{letter.workflow}@{letter.version}",
+    "node": lambda letter: render.node_name(letter.node),
+    "reason": "reason",
+    "error": lambda letter: f"{letter.error.type}: {letter.error.message}",
+    "since": "quarantine_time",
+    "resolution": "resolution",
+}
+GROUP_COLUMNS: render.Columns = {
+    "fingerprint": "fingerprint",
+    "count": lambda group: str(group.count),
+    "newest": "last_time",
+    "workflows": lambda group: ", ".join(group.workflows),
+    "error": lambda group: f"{group.sample.error.type}: {group.sample.error.message}",
+    "sample": lambda group: group.sample.id,
+}
+
+
+@command(app, "list", shows=render.listing("dead_letters", COLUMNS))
+def list_(
+    api: Api,
+    filter_: LetterFilterOption = "resolution = PENDING",
+    limit: Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)] = 50,
+) -> Any:
+    """List dead letters, newest first."""
+    return api.call(messages.ListDeadLettersRequest(filter=filter_, page_size=limit))
+
+
+@command(app, shows=render.listing("groups", GROUP_COLUMNS))
+def groups(api: Api, filter_: LetterFilterOption = "resolution = PENDING") -> Any:
+    """Count dead letters that look alike."""
+    return api.call(messages.ListDeadLetterGroupsRequest(filter=filter_))
+
+
+def _show(letter: Any) -> None:
+    facts = {
+        "dead letter": letter.id,
+        "execution": letter.execution_id,
+        "workflow": f"{letter.workflow}@{letter.version}",
+        "node": render.node_name(letter.node),
+        "module": letter.module,
+        "reason": render.cell(letter, "reason"),
+        "error": f"{letter.error.type}: {letter.error.message}",
+        "fingerprint": letter.error.fingerprint,
+        "attempts": str(letter.attempts or ""),
+        "since": render.date(letter.quarantine_time),
+        "inputs": render.compact(letter.inputs) if letter.HasField("inputs") else "",
+        "config": render.compact(letter.config) if letter.HasField("config") else "",
+        "resolution": render.cell(letter, "resolution"),
+        "resolved": render.date(letter.resolve_time),
+        "reviewer": letter.reviewer,
+        "notes": letter.notes,
+        "new run": letter.requeued_run_id,
+    }
+    for name, value in facts.items():
+        if value:
+            render.console().print(f"{name:<11} {render.coloured(value)}", soft_wrap=True)
+
+
+@command(app, shows=_show)
+def get(api: Api, dead_letter_id: LetterIdArgument) -> Any:
+    """Show a dead letter with all that is known of it."""
+    return api.call(messages.GetDeadLetterRequest(dead_letter_id=dead_letter_id)).dead_letter
+
+
+@command(app)
+def requeue(
+    api: Api,
+    dead_letter_ids: LetterIdsArgument = None,
+    filter_: LetterFilterOption = "",
+    inputs: Annotated[
+        str, typer.Option(metavar="JSON", help="Laid over the inputs of the node; @FILE reads it from a file.")
+    ] = "{}",
+    notes: NotesOption = "",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do the work again, and what depends on it."""
+    laid_over = json_object(inputs, "--inputs")
+
+    def do(letter_id: str) -> Any:
+        request = messages.RequeueDeadLetterRequest(
+            dead_letter_id=letter_id, input_overrides=laid_over, notes=notes, request_id=str(uuid.uuid4())
+        )
+        return api.call(request).dead_letter
+
+    _do(api, Choice(dead_letter_ids, filter_, dry_run), do, as_json=as_json)
+
+
+@command(app)
+def discard(
+    api: Api,
+    dead_letter_ids: LetterIdsArgument = None,
+    filter_: LetterFilterOption = "",
+    notes: NotesOption = "",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Decide that nobody will do the work."""
+
+    def do(letter_id: str) -> Any:
+        return api.call(messages.DiscardDeadLetterRequest(dead_letter_id=letter_id, notes=notes)).dead_letter
+
+    _do(api, Choice(dead_letter_ids, filter_, dry_run), do, as_json=as_json)
+
+
+@command(app)
+def fix(
+    api: Api,
+    dead_letter_id: LetterIdArgument,
+    output: Annotated[str, typer.Option(metavar="JSON", help="The output of the node.")] = "null",
+    notes: NotesOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Give the output of work that was done by hand."""
+    from google.protobuf.json_format import ParseDict
+
+    request = messages.MarkDeadLetterFixedRequest(dead_letter_id=dead_letter_id, notes=notes)
+    try:
+        ParseDict(json.loads(output), request.output)
+    except ValueError as error:
+        raise typer.BadParameter(f"this is not JSON: {error}", param_hint="--output") from None
+    letter = api.call(request).dead_letter
+    (render.print_json if as_json else _show_line)(letter)
+
+
+@command(app)
+def quarantine(
+    api: Api,
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    notes: NotesOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Set the work of a run aside that is under way."""
+    letter = api.call(messages.QuarantineRunRequest(run_id=run_id, notes=notes)).dead_letter
+    (render.print_json if as_json else _show_line)(letter)
+
+
+def _do(api: Api, choice: Choice, do: Any, *, as_json: bool) -> None:
+    def list_all(filter_text: str) -> Sequence[str]:
+        found = api.whole(messages.ListDeadLettersRequest(filter=filter_text, page_size=1000))
+        return [letter.id for letter in found.dead_letters]
+
+    do_for_each(choice, list_all, do, render.print_json if as_json else _show_line)
+
+
+def _show_line(letter: Any) -> None:
+    say(f"{letter.id} {render.cell(letter, 'resolution')}")

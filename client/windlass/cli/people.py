@@ -1,0 +1,92 @@
+"""What a person can do with executions that are there: pause them, let them go on, have failed work done again."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from windlass.cli import messages, render
+from windlass.cli.choosing import Choice, DryRunOption, do_for_each
+from windlass.cli.connection import Api, JsonOption, command
+from windlass.cli.executions import json_object
+from windlass.cli.output import say
+
+_IDS_HELP = "Ids of executions; - reads them from the standard input, one in each line."
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[EXECUTION_ID]...", help=_IDS_HELP)]
+FilterOption = Annotated[
+    str, typer.Option("--filter", help="All executions for which this is true. docs/filters.md has the fields.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    for each in (pause, resume, retry):
+        command(app)(each)
+
+
+def pause(
+    api: Api,
+    execution_ids: IdsArgument = None,
+    filter_: FilterOption = "",
+    reason: Annotated[str, typer.Option(help="Shown with the execution while it is paused.")] = "",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Pause executions: what runs may finish, nothing new begins."""
+
+    def do(execution_id: str) -> Any:
+        return api.call(messages.PauseExecutionRequest(execution_id=execution_id, reason=reason)).execution
+
+    _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
+
+
+def resume(
+    api: Api,
+    execution_ids: IdsArgument = None,
+    filter_: FilterOption = "",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let paused executions go on."""
+
+    def do(execution_id: str) -> Any:
+        return api.call(messages.ResumeExecutionRequest(execution_id=execution_id)).execution
+
+    _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
+
+
+def retry(
+    api: Api,
+    execution_ids: IdsArgument = None,
+    filter_: FilterOption = "",
+    from_node: Annotated[str, typer.Option(metavar="NODE", help="Begin with this node, also if it succeeded.")] = "",
+    overrides: Annotated[
+        str,
+        typer.Option(
+            "--inputs", metavar="JSON", help='Laid over the inputs of nodes: {"node": {…}}; @FILE reads it from a file.'
+        ),
+    ] = "{}",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do failed nodes again, and what depends on them."""
+    laid_over = json_object(overrides, "--inputs")
+
+    def do(execution_id: str) -> Any:
+        request = messages.RetryExecutionRequest(
+            execution_id=execution_id, from_node=from_node, input_overrides=laid_over, request_id=str(uuid.uuid4())
+        )
+        return api.call(request).execution
+
+    _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
+
+
+def _do(api: Api, choice: Choice, do: Any, *, as_json: bool) -> None:
+    def list_all(filter_text: str) -> Sequence[str]:
+        found = api.whole(messages.ListExecutionsRequest(filter=filter_text, page_size=1000))
+        return [execution.id for execution in found.executions]
+
+    def show(execution: Any) -> None:
+        say(f"{execution.id} {render.cell(execution, 'state')}")
+
+    do_for_each(choice, list_all, do, render.print_json if as_json else show)

@@ -1,0 +1,124 @@
+"""Dead letters at any coordinator (runs) and any dispatcher (executions that could not be admitted)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from services.api.app.ports import DeadLetterQuery, DeadLetterView
+from services.api.peers.replicas import Replicas
+from services.chassis.grpc.timestamps import micros_of, put_micros
+from windlass.api.v1 import dead_letters_pb2 as api
+from windlass.coordinator.v1 import dead_letters_pb2 as pb
+from windlass.coordinator.v1 import reads_pb2
+from windlass.coordinator.v1.dead_letters_pb2_grpc import DeadLetterReadServiceStub
+from windlass.dispatcher.v1 import queue_pb2
+from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
+from windlass.types.v1.start_pb2 import StartOrder
+
+_ADMISSION: Final = "ADMISSION"
+
+
+class CoordinatorDeadLetters:
+    """Implements RunDeadLetters."""
+
+    def __init__(self, peers: Replicas) -> None:
+        self._peers = peers
+
+    async def dead_letter(self, workspace: str, dead_letter_id: str) -> DeadLetterView | None:
+        request = pb.GetDeadLetterRequest(workspace=workspace, dead_letter_id=dead_letter_id)
+        found = await self._peers.call(lambda channel: DeadLetterReadServiceStub(channel).GetDeadLetter, request)
+        return view_of(found.dead_letter) if found.HasField("dead_letter") else None
+
+    async def dead_letter_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]:
+        request = pb.ListDeadLettersRequest(
+            workspace=asked.workspace, conditions=asked.conditions, ascending=asked.ascending, limit=asked.limit
+        )
+        if asked.after is not None:
+            time_us, request.after_id = asked.after
+            put_micros(request.after_time, time_us)
+        found = await self._peers.call(lambda channel: DeadLetterReadServiceStub(channel).ListDeadLetters, request)
+        return [view_of(letter) for letter in found.dead_letters]
+
+    async def dead_letter_groups(
+        self, workspace: str, conditions: Sequence[reads_pb2.Condition], limit: int
+    ) -> Sequence[api.DeadLetterGroup]:
+        request = pb.ListDeadLetterGroupsRequest(workspace=workspace, conditions=conditions, limit=limit)
+        found = await self._peers.call(lambda channel: DeadLetterReadServiceStub(channel).ListDeadLetterGroups, request)
+        return found.groups
+
+
+class DispatcherDeadLetters:
+    """Implements FailedExecutions."""
+
+    def __init__(self, peers: Replicas) -> None:
+        self._peers = peers
+
+    async def failed(self, workspace: str, execution_id: str) -> DeadLetterView | None:
+        request = queue_pb2.GetQueuedRequest(execution_ids=[execution_id])
+        response = await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueued, request)
+        own = [row for row in response.items if row.start.workspace == workspace and row.state == row.FAILED]
+        return failed_view(own[0]) if own else None
+
+    async def failed_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]:
+        request = queue_pb2.ListFailedRequest(workspace=asked.workspace, ascending=asked.ascending, limit=asked.limit)
+        if asked.after is not None:
+            put_micros(request.after_time, asked.after[0])
+            # The id of a run begins with that of its execution.
+            request.after_execution_id = asked.after[1].partition(".")[0]
+        response = await self._peers.call(lambda channel: QueueServiceStub(channel).ListFailed, request)
+        return [failed_view(row) for row in response.items]
+
+    async def requeue_failed(self, letter: DeadLetterView, reviewer: str, now_ns: int) -> DeadLetterView | None:
+        start = StartOrder()
+        start.CopyFrom(letter.row.start)
+        if start.HasField("deadline_time"):
+            span_ns = start.deadline_time.ToNanoseconds() - start.create_time.ToNanoseconds()
+            start.deadline_time.FromNanoseconds(now_ns + span_ns)
+        request = queue_pb2.ResolveFailedRequest(
+            workspace=start.workspace, execution_id=start.execution_id, start=start, reviewer=reviewer
+        )
+        response = await self._peers.call(lambda channel: QueueServiceStub(channel).ResolveFailed, request)
+        if not response.resolved:
+            return failed_view(response.row) if response.found else None
+        requeued = api.DeadLetter()
+        requeued.CopyFrom(letter.record)
+        requeued.resolution, requeued.reviewer = api.DeadLetter.REQUEUED, reviewer
+        requeued.resolve_time.FromNanoseconds(now_ns)
+        return letter._replace(resolution="REQUEUED", record=requeued)
+
+    async def discard_failed(self, letter: DeadLetterView, reviewer: str, notes: str) -> DeadLetterView | None:
+        request = queue_pb2.ResolveFailedRequest(
+            workspace=letter.row.start.workspace, execution_id=letter.id, reviewer=reviewer, notes=notes
+        )
+        response = await self._peers.call(lambda channel: QueueServiceStub(channel).ResolveFailed, request)
+        return failed_view(response.row) if response.found else None
+
+
+def view_of(letter: api.DeadLetter) -> DeadLetterView:
+    resolution = api.DeadLetter.Resolution.Name(letter.resolution)
+    return DeadLetterView(letter.id, micros_of(letter.quarantine_time), resolution, letter)
+
+
+def failed_view(row: queue_pb2.Queued) -> DeadLetterView:
+    """The whole execution is the dead letter."""
+    start = row.start
+    letter = api.DeadLetter(
+        id=start.execution_id,
+        execution_id=start.execution_id,
+        workflow=start.workflow,
+        version=start.version,
+        reason=api.DeadLetter.ADMISSION,
+        attempts=row.dispatch_attempts,
+        quarantine_time=row.failure_time,
+        resolution=api.DeadLetter.DISCARDED if row.resolution else api.DeadLetter.PENDING,
+        reviewer=row.reviewer,
+        notes=row.notes,
+    )
+    if row.HasField("resolve_time"):
+        letter.resolve_time.CopyFrom(row.resolve_time)
+    letter.error.type, letter.error.message = row.failure_reason or _ADMISSION, row.failure_message
+    text = f"{_ADMISSION}\0{row.failure_reason}"
+    letter.error.fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return view_of(letter)._replace(row=row)

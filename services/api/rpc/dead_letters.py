@@ -1,0 +1,185 @@
+"""DeadLetterService: lists and resolves dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from google.protobuf.struct_pb2 import Struct
+
+from services.api.app import refusals
+from services.api.app.commands import NewCommand
+from services.api.app.dead_letters import DeadLetters
+from services.api.app.identifiers import is_execution_id
+from services.api.app.ports import PAGE_SIZE_MAX, DeadLetterQuery, DeadLetterView, Workflows
+from services.api.rpc import translate
+from services.api.rpc.filter_text import conditions_of
+from services.api.rpc.filters import FieldKind, FilterFields, hold
+from services.api.rpc.overrides import OVERRIDES_BYTES_MAX
+from services.api.rpc.pages import Page
+from services.api.rpc.structs import fill, holding, to_dict
+from services.chassis.grpc.guard import RpcCall
+from services.chassis.identity.callers import caller
+from windlass.api.v1 import dead_letters_pb2 as pb
+from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceServicer
+
+_ORDERS: Final = {"": False, "quarantine_time desc": False, "quarantine_time": True, "quarantine_time asc": True}
+_KINDS: Final[Mapping[str, FieldKind]] = {
+    "execution_id": FieldKind.TEXT,
+    "workflow": FieldKind.TEXT,
+    "version": FieldKind.NUMBER,
+    "node": FieldKind.TEXT,
+    "module": FieldKind.TEXT,
+    "reason": FieldKind.TEXT,
+    "resolution": FieldKind.TEXT,
+    "reviewer": FieldKind.TEXT,
+    "error.type": FieldKind.TEXT,
+    "error.message": FieldKind.TEXT,
+    "error.fingerprint": FieldKind.TEXT,
+    "quarantine_time": FieldKind.TIME,
+}
+_FIELDS: Final = FilterFields(_KINDS, frozenset(), {}, has_labels=False)
+
+
+class DeadLetterServicer(DeadLetterServiceServicer):
+    def __init__(self, dead_letters: DeadLetters, workflows: Workflows) -> None:
+        self._dead_letters = dead_letters
+        self._workflows = workflows
+
+    async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: RpcCall) -> pb.ListDeadLettersResponse:
+        conditions = conditions_of(request.filter, _FIELDS)
+        ascending = _ORDERS.get(" ".join(request.order_by.split()))
+        if ascending is None:
+            raise refusals.invalid_field("order_by", "UNKNOWN_VALUE", "must be quarantine_time or quarantine_time desc")
+        workspace = caller().workspace
+        page = Page(request, "dead letters", workspace, request.filter, str(ascending))
+        asked = DeadLetterQuery(workspace, conditions, _place(page.after), ascending, page.size + 1)
+        found = await self._dead_letters.page(asked, lambda letter: hold(conditions, _fields(letter.record)))
+        shown, token = page.cut(found, _place_text, lambda letter: letter.record)
+        return holding(pb.ListDeadLettersResponse, dead_letters=shown, next_page_token=token)
+
+    async def ListDeadLetterGroups(
+        self, request: pb.ListDeadLetterGroupsRequest, context: RpcCall
+    ) -> pb.ListDeadLetterGroupsResponse:
+        conditions = conditions_of(request.filter, _FIELDS)
+        groups = await self._dead_letters.groups(caller().workspace, conditions, PAGE_SIZE_MAX)
+        return pb.ListDeadLetterGroupsResponse(groups=groups)
+
+    async def GetDeadLetter(self, request: pb.GetDeadLetterRequest, context: RpcCall) -> pb.GetDeadLetterResponse:
+        letter = await self._dead_letters.find(caller().workspace, request.dead_letter_id)
+        return holding(pb.GetDeadLetterResponse, dead_letter=await self._whole(letter))
+
+    async def RequeueDeadLetter(
+        self, request: pb.RequeueDeadLetterRequest, context: RpcCall
+    ) -> pb.RequeueDeadLetterResponse:
+        identity, letter_id = caller(), request.dead_letter_id
+        overrides = orjson.dumps(to_dict(request.input_overrides, "input_overrides", OVERRIDES_BYTES_MAX))
+        if len(overrides) > OVERRIDES_BYTES_MAX:
+            raise refusals.invalid_field("input_overrides", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
+        if is_execution_id(letter_id):
+            letter = await self._dead_letters.find(identity.workspace, letter_id)
+            if letter.resolution != "PENDING":
+                raise refusals.already_resolved(letter_id, letter.resolution)
+            letter = await self._dead_letters.requeue_failed(letter, identity.title)
+        else:
+            message = translate.command()
+            message.requeue.run, message.requeue.notes = _number(letter_id), request.notes
+            message.requeue.input_overrides = overrides if request.input_overrides.fields else b""
+            command = _command("requeue", letter_id, message, request.request_id)
+            letter = await self._dead_letters.resolve(identity.workspace, letter_id, "REQUEUED", command)
+        return holding(pb.RequeueDeadLetterResponse, dead_letter=letter.record)
+
+    async def DiscardDeadLetter(
+        self, request: pb.DiscardDeadLetterRequest, context: RpcCall
+    ) -> pb.DiscardDeadLetterResponse:
+        identity, letter_id = caller(), request.dead_letter_id
+        if is_execution_id(letter_id):
+            letter = await self._dead_letters.find(identity.workspace, letter_id)
+            letter = await self._dead_letters.discard_failed(letter, identity.title, request.notes)
+        else:
+            message = translate.command()
+            message.discard.run, message.discard.notes = _number(letter_id), request.notes
+            command = _command("discard", letter_id, message)
+            letter = await self._dead_letters.resolve(identity.workspace, letter_id, "DISCARDED", command)
+        return holding(pb.DiscardDeadLetterResponse, dead_letter=letter.record)
+
+    async def MarkDeadLetterFixed(
+        self, request: pb.MarkDeadLetterFixedRequest, context: RpcCall
+    ) -> pb.MarkDeadLetterFixedResponse:
+        workspace, letter_id = caller().workspace, request.dead_letter_id
+        output = orjson.dumps(to_dict(Struct(fields={"output": request.output}), "", OVERRIDES_BYTES_MAX)["output"])
+        if len(output) > OVERRIDES_BYTES_MAX:
+            raise refusals.invalid_field("output", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
+        if is_execution_id(letter_id):
+            await self._dead_letters.find(workspace, letter_id)
+            raise refusals.execution_given_up(letter_id)
+        message = translate.command()
+        message.mark_fixed.run, message.mark_fixed.notes = _number(letter_id), request.notes
+        message.mark_fixed.output = output
+        command = _command("fix", letter_id, message)
+        letter = await self._dead_letters.resolve(workspace, letter_id, "FIXED", command)
+        return holding(pb.MarkDeadLetterFixedResponse, dead_letter=letter.record)
+
+    async def QuarantineRun(self, request: pb.QuarantineRunRequest, context: RpcCall) -> pb.QuarantineRunResponse:
+        if not _number(request.run_id):
+            raise refusals.run_not_found(request.run_id)
+        message = translate.command()
+        message.quarantine.run, message.quarantine.notes = _number(request.run_id), request.notes
+        command = _command("quarantine", request.run_id, message)
+        letter = await self._dead_letters.quarantine(caller().workspace, request.run_id, command)
+        return holding(pb.QuarantineRunResponse, dead_letter=letter.record)
+
+    async def _whole(self, letter: DeadLetterView) -> pb.DeadLetter:
+        """With the inputs and the config of its node, as they are in the definition."""
+        whole = pb.DeadLetter()
+        whole.CopyFrom(letter.record)
+        record = await self._workflows.get(caller().workspace, whole.workflow, whole.version)
+        nodes = orjson.loads(record.definition).get("nodes", ()) if record is not None else ()
+        for node in nodes:
+            if node["id"] == whole.node:
+                fill(whole.inputs, orjson.dumps(node.get("inputs", {})))
+                fill(whole.config, orjson.dumps(node.get("config", {})))
+        return whole
+
+
+def _command(kind: str, run_id: str, message: Any, request_id: str = "") -> NewCommand:
+    execution_id, _, number = run_id.partition(".")
+    return NewCommand(f"{kind}.{number}", execution_id, message, request_id)
+
+
+def _number(run_id: str) -> int:
+    """0: it is no id of a run."""
+    execution_id, _, number = run_id.partition(".")
+    is_number = number.isascii() and number.isdigit() and len(number) < 10
+    return int(number) if is_number and is_execution_id(execution_id) else 0
+
+
+def _place_text(letter: DeadLetterView) -> str:
+    return f"{letter.quarantine_time}:{letter.id}"
+
+
+def _place(text: str) -> tuple[int, str] | None:
+    time_us, _, letter_id = text.partition(":")
+    execution_id = letter_id.partition(".")[0]
+    is_time = time_us.isascii() and time_us.isdigit() and len(time_us) < 18
+    return (int(time_us), letter_id) if is_time and is_execution_id(execution_id) else None
+
+
+def _fields(letter: pb.DeadLetter) -> Mapping[str, str | int | datetime]:
+    """The fields by the names that filters use. An empty text is absent."""
+    texts = {
+        "execution_id": letter.execution_id,
+        "workflow": letter.workflow,
+        "node": letter.node,
+        "module": letter.module,
+        "reason": pb.DeadLetter.Reason.Name(letter.reason),
+        "resolution": pb.DeadLetter.Resolution.Name(letter.resolution),
+        "reviewer": letter.reviewer,
+        "error.type": letter.error.type,
+        "error.message": letter.error.message,
+        "error.fingerprint": letter.error.fingerprint,
+    }
+    times = {"quarantine_time": letter.quarantine_time.ToDatetime(UTC)}
+    return {name: text for name, text in texts.items() if text} | {"version": letter.version} | times

@@ -1,0 +1,83 @@
+"""A person decides about work that failed for good, or sets work apart that would go on.
+
+Each dead letter is resolved once. The same resolution again changes nothing; another one is refused.
+"""
+
+from services.coordinator.core.answers import answered_once, ended
+from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportOfEnd, Requeue
+from services.coordinator.core.decision import CommandRefusal, RefusalReason
+from services.coordinator.core.events import NOTHING_FOLLOWS, RunQuarantined
+from services.coordinator.core.graph import Outcome, judge
+from services.coordinator.core.handlers.reopening import reopen, resolve, with_what_was_left
+from services.coordinator.core.reopening import is_held
+from services.coordinator.core.state import DeadLetter, Execution
+from services.coordinator.core.turn import Turn
+from services.coordinator.core.values import DeadLetterResolution, Error, ErrorClass, FailureReason
+
+
+@answered_once
+def requeue(turn: Turn, command: Requeue) -> CommandRefusal | None:
+    found = _pending(turn.execution, command.run, DeadLetterResolution.REQUEUED)
+    if not isinstance(found, DeadLetter):
+        return found
+    node_id = found.run.work.node.id
+    overrides = {node_id: command.overrides} if command.overrides else {}
+    return reopen(turn, command, with_what_was_left(turn.execution, node_id), overrides, notes=command.notes)
+
+
+@answered_once
+def mark_fixed(turn: Turn, command: MarkFixed) -> CommandRefusal | None:
+    found = _pending(turn.execution, command.run, DeadLetterResolution.FIXED)
+    if not isinstance(found, DeadLetter):
+        return found
+    node_id = found.run.work.node.id
+    chosen = with_what_was_left(turn.execution, node_id)
+    refusal = reopen(turn, command, chosen, {}, notes=command.notes, fixed=node_id)
+    if refusal is None:
+        resolve(turn, command, command.run, DeadLetterResolution.FIXED, command.notes)
+        turn.succeed(turn.execution.current[node_id], command.output)
+    return refusal
+
+
+@answered_once
+def discard(turn: Turn, command: Discard) -> CommandRefusal | None:
+    execution = turn.execution
+    found = _pending(execution, command.run, DeadLetterResolution.DISCARDED)
+    if not isinstance(found, DeadLetter):
+        return found
+    work = found.run.work
+    then = judge(execution, work, Outcome.FAILED) if is_held(execution, work.node.id) else NOTHING_FOLLOWS
+    resolve(turn, command, command.run, DeadLetterResolution.DISCARDED, command.notes, then)
+    return None
+
+
+def _pending(execution: Execution, run: int, wanted: DeadLetterResolution) -> DeadLetter | CommandRefusal | None:
+    """The dead letter of the run. None: it was resolved in the same way before."""
+    letter = execution.dead_letters.get(run)
+    if letter is None:
+        return CommandRefusal(RefusalReason.DEAD_LETTER_NOT_FOUND, f"run {run} is no dead letter")
+    if letter.resolution is DeadLetterResolution.PENDING:
+        return letter
+    if letter.resolution is wanted:
+        return None
+    message = f"the dead letter was resolved before, as {letter.resolution}"
+    return CommandRefusal(RefusalReason.ALREADY_RESOLVED, message)
+
+
+@answered_once
+def quarantine(turn: Turn, command: Quarantine) -> CommandRefusal | None:
+    execution = turn.execution
+    if (refusal := ended(execution)) is not None:
+        return refusal
+    if not 0 < command.run <= len(execution.runs):
+        return CommandRefusal(RefusalReason.RUN_NOT_FOUND, f"there is no run {command.run}")
+    if command.run in execution.dead_letters:
+        return None
+    run = execution.live.get(command.run)
+    if run is None:
+        return CommandRefusal(RefusalReason.RUN_ENDED, f"run {command.run} is not under way")
+    turn.emit(RunQuarantined(turn.now, run.work.key, run.number, command.message_id, command.caller, command.notes))
+    error = Error(ErrorClass.PERMANENT, "QUARANTINED", command.notes or f"set apart by {command.caller}")
+    report = ReportOfEnd(run.number, run.epoch, start_time=run.start_time, end_time=turn.now)
+    turn.fail_run(run.work, report, error, is_reported=False, reason=FailureReason.MANUAL)
+    return None

@@ -1,0 +1,228 @@
+"""Dead letters as people see them: listed, grouped, and each resolved once."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import psycopg
+import pytest
+import pytest_asyncio
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+
+from services.chassis.grpc.errors import remote_error
+from tests.support.api import Client, new_workspace
+from tests.support.probe import eventually
+from tests.support.stack import Stack
+from windlass.api.v1 import dead_letters_pb2 as pb
+from windlass.api.v1 import resources_pb2
+from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+
+Execution = resources_pb2.Execution
+DeadLetter = pb.DeadLetter
+NODES = [
+    {"id": "check", "module": "test.check@1", "inputs": {"n": "{{ input.n }}"}},
+    {"id": "after", "module": "transform@1", "inputs": {"seen": "{{ nodes.check.output }}"}},
+]
+EDGES = [{"from": "check", "to": "after"}]
+
+
+class Letters:
+    """The dead letters of one workspace."""
+
+    def __init__(self, stack: Stack, client: Client) -> None:
+        self.client = client
+        self.stub: Any = DeadLetterServiceStub(stack.channel())
+
+    async def listed(self, filter_: str = "", **more: Any) -> pb.ListDeadLettersResponse:
+        request = pb.ListDeadLettersRequest(filter=filter_, **more)
+        answer: pb.ListDeadLettersResponse = await self.client.call(self.stub.ListDeadLetters, request)
+        return answer
+
+    async def of(self, execution: resources_pb2.Execution) -> DeadLetter:
+        (letter,) = (await self.listed(f'execution_id = "{execution.id}" AND resolution = PENDING')).dead_letters
+        return letter
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        request = pb.GetDeadLetterRequest(dead_letter_id=letter_id)
+        return (await self.client.call(self.stub.GetDeadLetter, request)).dead_letter  # type: ignore[no-any-return]
+
+    async def requeue(self, letter_id: str, **fields: Any) -> DeadLetter:
+        request = pb.RequeueDeadLetterRequest(dead_letter_id=letter_id)
+        json_format.ParseDict(fields, request)
+        return (await self.client.call(self.stub.RequeueDeadLetter, request)).dead_letter  # type: ignore[no-any-return]
+
+    async def discard(self, letter_id: str, notes: str = "") -> DeadLetter:
+        request = pb.DiscardDeadLetterRequest(dead_letter_id=letter_id, notes=notes)
+        return (await self.client.call(self.stub.DiscardDeadLetter, request)).dead_letter  # type: ignore[no-any-return]
+
+    async def fix(self, letter_id: str, output: Any) -> DeadLetter:
+        request = pb.MarkDeadLetterFixedRequest(dead_letter_id=letter_id, notes="by hand")
+        json_format.ParseDict(output, request.output)
+        return (await self.client.call(self.stub.MarkDeadLetterFixed, request)).dead_letter  # type: ignore[no-any-return]
+
+    async def failed(self, workflow: str, n: int = -1) -> resources_pb2.Execution:
+        given = Struct()
+        given.update({"n": n})
+        execution = await self.client.run(workflow, input=given)
+        assert execution.state == Execution.FAILED
+        return execution
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def letters(shared_stack: Stack) -> Letters:
+    client = await new_workspace(shared_stack, "letters", executions_max=20)
+    await client.apply("checked", NODES, edges=EDGES)
+    await client.apply("held", NODES, edges=EDGES, onFailure="HOLD")
+    await client.apply("waits", [{"id": "w", "module": "test.waits@1"}])
+    return Letters(shared_stack, client)
+
+
+async def refused(call: Any) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    return remote_error(error.value).reason
+
+
+async def test_failed_run_is_listed_with_everything_a_person_needs(letters: Letters) -> None:
+    execution = await letters.failed("checked")
+    letter = await letters.get((await letters.of(execution)).id)
+    assert (letter.execution_id, letter.run_id, letter.workflow) == (execution.id, f"{execution.id}.1", "checked")
+    assert (letter.node, letter.module, letter.attempts) == ("check", "test.check@1", 1)
+    assert (letter.reason, letter.error.type) == (DeadLetter.PERMANENT_ERROR, "NEGATIVE")
+    assert (letter.error.message, letter.resolution) == ("-1 is negative", DeadLetter.PENDING)
+    assert dict(letter.inputs) == {"n": "{{ input.n }}"}
+    rival = "01931f3c-7a1b-7c3d-8e4f-1234567890ab.1"
+    assert await refused(letters.get(rival)) == "DEAD_LETTER_NOT_FOUND"
+
+
+async def test_list_is_filtered_and_has_pages(letters: Letters) -> None:
+    ids = [(await letters.of(await letters.failed("checked"))).id for _ in range(3)]
+    filter_ = 'workflow = "checked" AND error.type = NEGATIVE AND resolution = PENDING'
+    first = await letters.listed(filter_, page_size=2)
+    assert [letter.id for letter in first.dead_letters] == ids[:0:-1]
+    second = await letters.listed(filter_, page_size=2, page_token=first.next_page_token)
+    assert second.dead_letters[0].id == ids[0]
+    oldest = await letters.listed(filter_, order_by="quarantine_time", page_size=50)
+    assert [letter.id for letter in oldest.dead_letters][-3:] == ids
+    assert await refused(letters.listed("state = FAILED")) == "INVALID_REQUEST"
+    request = pb.ListDeadLetterGroupsRequest(filter=filter_)
+    groups = (await letters.client.call(letters.stub.ListDeadLetterGroups, request)).groups
+    (group,) = groups
+    assert (group.count >= 3, list(group.workflows), group.sample.id) == (True, ["checked"], ids[-1])
+
+
+async def test_requeued_with_other_inputs_the_execution_goes_on(letters: Letters) -> None:
+    execution = await letters.failed("checked")
+    letter = await letters.of(execution)
+    resolved = await letters.requeue(letter.id, inputOverrides={"n": 5}, notes="it was negative")
+    assert (resolved.resolution, resolved.notes) == (DeadLetter.REQUEUED, "it was negative")
+    assert resolved.reviewer
+    ended = await letters.client.end_of(execution.id)
+    assert ended.state == Execution.SUCCESS
+    assert json_format.MessageToDict(ended.output) == {"after": {"seen": {"n": 5}}}
+    assert (await letters.get(letter.id)).requeued_run_id == f"{execution.id}.2"
+
+
+async def test_fixed_by_hand_what_depends_on_it_goes_on(letters: Letters) -> None:
+    execution = await letters.failed("checked")
+    letter = await letters.of(execution)
+    assert (await letters.fix(letter.id, {"n": 7})).resolution == DeadLetter.FIXED
+    ended = await letters.client.end_of(execution.id)
+    assert json_format.MessageToDict(ended.output) == {"after": {"seen": {"n": 7}}}
+    runs = await letters.client.runs_of(execution.id)
+    assert [(run.node, run.runner != "") for run in runs] == [("check", True), ("check", False), ("after", True)]
+
+
+async def test_discarded_the_execution_stays_as_it_ended(letters: Letters) -> None:
+    execution = await letters.failed("checked")
+    letter = await letters.of(execution)
+    assert (await letters.discard(letter.id, "not needed")).resolution == DeadLetter.DISCARDED
+    assert (await letters.discard(letter.id)).resolution == DeadLetter.DISCARDED, "a repeat is OK"
+    after = await letters.client.get(execution.id)
+    assert (after.state, after.end_time) == (Execution.FAILED, execution.end_time)
+    assert await refused(letters.requeue(letter.id)) == "ALREADY_RESOLVED"
+
+
+async def test_ten_people_at_once_resolve_it_once(letters: Letters) -> None:
+    """S16: five requeue it, five discard it."""
+    execution = await letters.failed("checked")
+    letter = await letters.of(execution)
+    calls = [letters.requeue(letter.id) if number % 2 else letters.discard(letter.id) for number in range(10)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    final = (await letters.get(letter.id)).resolution
+    assert final in (DeadLetter.REQUEUED, DeadLetter.DISCARDED)
+    accepted = [answer for answer in answers if isinstance(answer, DeadLetter)]
+    others = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+    assert {answer.resolution for answer in accepted} == {final}
+    assert len(accepted) + len(others) == 10
+    assert {remote_error(error).reason for error in others} == {"ALREADY_RESOLVED"}
+
+
+async def test_held_node_waits_for_a_person(letters: Letters) -> None:
+    given = Struct()
+    given.update({"n": -1})
+    execution = await letters.client.start("held", input=given)
+
+    async def is_waiting() -> bool:
+        return (await letters.client.get(execution.id)).state == Execution.WAITING
+
+    await eventually(is_waiting, 20.0, "the failed node to be held")
+    await letters.requeue((await letters.of(execution)).id, inputOverrides={"n": 1})
+    assert (await letters.client.end_of(execution.id)).state == Execution.SUCCESS
+    other = await letters.client.start("held", input=given)
+
+    async def is_listed() -> Any:
+        return (await letters.listed(f'execution_id = "{other.id}"')).dead_letters
+
+    (letter,) = await eventually(is_listed, 20.0, "the dead letter")
+    await letters.discard(letter.id)
+    assert (await letters.client.end_of(other.id)).state == Execution.FAILED
+
+
+async def test_run_is_set_aside_by_hand(letters: Letters) -> None:
+    execution = await letters.client.start("waits")
+
+    async def is_running() -> Any:
+        return await letters.client.runs_of(execution.id)
+
+    (run,) = await eventually(is_running, 20.0, "the run")
+    request = pb.QuarantineRunRequest(run_id=run.id, notes="it hangs")
+    letter = (await letters.client.call(letters.stub.QuarantineRun, request)).dead_letter
+    assert (letter.id, letter.reason, letter.error.message) == (run.id, DeadLetter.MANUAL, "it hangs")
+    assert (await letters.client.end_of(execution.id)).state == Execution.FAILED
+    assert await refused(letters.client.call(letters.stub.QuarantineRun, pb.QuarantineRunRequest(run_id="x"))) == (
+        "RUN_NOT_FOUND"
+    )
+
+
+async def given_up(stack: Stack, client: Client, workflow: str) -> resources_pb2.Execution:
+    """An execution that no coordinator could begin."""
+    blocker = await client.start("waits")
+    execution = await client.start(workflow)
+    async with await psycopg.AsyncConnection.connect(stack.superuser_url(), autocommit=True) as connection:
+        await connection.execute(
+            "UPDATE dispatcher.queue SET state = 5, failure_time = now(), failure_reason = 'DEFINITION_CORRUPT',"
+            " failure_message = 'a fault', attempts = 3 WHERE execution_id = %s::uuid",
+            (execution.id,),
+        )
+    await client.cancel(blocker.id)
+    return execution
+
+
+async def test_execution_that_was_not_admitted_is_queued_again_or_discarded(shared_stack: Stack) -> None:
+    client = await new_workspace(shared_stack, "not-admitted", executions_max=1)
+    await client.apply("plain", [{"id": "a", "module": "noop@1"}], timeout="60s")
+    await client.apply("waits", [{"id": "w", "module": "test.waits@1"}])
+    letters = Letters(shared_stack, client)
+    first, second = [await given_up(shared_stack, client, "plain") for _ in range(2)]
+    listed = (await letters.listed("reason = ADMISSION")).dead_letters
+    assert [letter.id for letter in listed] == [second.id, first.id]
+    assert (listed[0].error.type, listed[0].attempts) == ("DEFINITION_CORRUPT", 3)
+    assert (await client.get(first.id)).state == Execution.FAILED
+    assert (await letters.requeue(first.id)).resolution == DeadLetter.REQUEUED
+    assert (await client.end_of(first.id)).state == Execution.SUCCESS
+    assert (await letters.discard(second.id, "too old")).resolution == DeadLetter.DISCARDED
+    assert (await letters.get(second.id)).notes == "too old"
+    assert await refused(letters.requeue(second.id)) == "ALREADY_RESOLVED"
+    assert await refused(letters.fix(second.id, 1)) == "EXECUTION_FINAL"

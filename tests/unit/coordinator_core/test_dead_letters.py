@@ -1,0 +1,263 @@
+"""Work that failed for good with nobody to handle it is a dead letter, which a person resolves once."""
+
+import pytest
+
+from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportSuccess, Requeue
+from services.coordinator.core.decision import RefusalReason
+from services.coordinator.core.effects import StopRun, parking
+from services.coordinator.core.events import DeadLetterResolved
+from services.coordinator.core.fold import apply
+from services.coordinator.core.summary import summary
+from services.coordinator.core.values import BrokenInvariant, DeadLetterResolution, ErrorClass
+from tests.support.story import begun, chain, edge, fields, names, node, started, the_event
+
+RESOLUTIONS = [Requeue, MarkFixed, Discard]
+
+
+def letters(story):
+    return {
+        number: (letter.reason.value, letter.resolution.value)
+        for number, letter in story.execution.dead_letters.items()
+    }
+
+
+def failed(*more, edges=(), **document):
+    """`bad` has failed in run 1, and `after` is blocked by it."""
+    story = begun(node("bad"), node("after"), *more, edges=[*chain("bad", "after"), *edges], **document)
+    story.fail("bad")
+    return story
+
+
+def command(make, run=1):
+    return make(f"m-{make.__name__}", "ann", run, *([b'"by hand"'] if make is MarkFixed else []))
+
+
+def test_every_final_failure_that_nobody_handles_is_a_dead_letter():
+    nodes = [node("permanent"), node("tried", retry={"attempts": 2}), node("saved"), node("rescue"), node("deadly")]
+    story = begun(*nodes, edges=[edge("saved", "rescue", "failure")])
+    story.fail("permanent")
+    story.fail("tried", ErrorClass.TRANSIENT)
+    assert letters(story) == {1: ("PERMANENT_ERROR", "PENDING")}, "what is tried again is none"
+    story.wake()
+    story.assign("tried")
+    story.fail("tried", ErrorClass.TRANSIENT)
+    story.fail("saved")
+    for number in (1, 2):
+        story.lose(f"i{number}")
+        story.assign("deadly", instance=f"i{number + 1}")
+    story.lose("i3")
+    reasons = [reason for reason, _ in letters(story).values()]
+    assert reasons == ["PERMANENT_ERROR", "MAX_RETRIES", "POISON"]
+
+
+def test_a_node_that_is_stopped_with_its_execution_is_none():
+    story = begun(node("a"))
+    story.cancel()
+    story.fail("a")
+    assert letters(story) == {}
+
+
+def test_a_requeue_does_the_work_again_with_other_inputs():
+    story = failed()
+    decision = story.give(Requeue, 1, "try a smaller one", b'{"n":1}')
+    assert names(decision) == ["ExecutionReopened", "DeadLetterResolved"]
+    resolved = the_event("DeadLetterResolved", decision)
+    assert fields(resolved, "run", "resolution", "caller", "notes", "epoch", "holder") == (
+        1, DeadLetterResolution.REQUEUED, "ann", "try a smaller one", 2, "c3",
+    )  # fmt: skip
+    assert (story.ready, story.work("bad").overrides) == (["bad"], b'{"n":1}')
+    story.do("bad", "after")
+    assert (story.state, letters(story)) == ("SUCCESS", {1: ("PERMANENT_ERROR", "REQUEUED")})
+
+
+def test_a_requeue_that_fails_again_is_another_dead_letter():
+    story = failed()
+    story.give(Requeue, 1)
+    story.assign("bad")
+    story.fail("bad")
+    assert letters(story) == {1: ("PERMANENT_ERROR", "REQUEUED"), 2: ("PERMANENT_ERROR", "PENDING")}
+
+
+def test_a_retry_resolves_the_dead_letters_of_what_it_does_again():
+    story = begun(node("bad"), node("worse"))
+    story.fail("bad")
+    story.fail("worse")
+    story.retry("bad")
+    assert [resolution for _, resolution in letters(story).values()] == ["REQUEUED", "PENDING"]
+
+
+def test_work_that_a_person_has_done_goes_on_without_another_run_of_a_runner():
+    story = failed(node("last"), edges=chain("after", "last"))
+    decision = story.give(MarkFixed, 1, b'{"paid":true}', "paid by hand")
+    assert names(decision) == ["ExecutionReopened", "DeadLetterResolved", "RunSucceeded"]
+    assert story.ready == ["after"]
+    run = story.run("bad")
+    assert (run.work.key.generation, run.output, run.runner, run.state.value) == (2, b'{"paid":true}', "", "SUCCESS")
+    story.do("after", "last")
+    assert (story.state, letters(story)) == ("SUCCESS", {1: ("PERMANENT_ERROR", "FIXED")})
+
+
+def test_an_output_that_a_person_gives_ends_the_execution():
+    story = begun(node("a"), output={"x": "{{ input.missing }}"})
+    story.succeed("a")
+    story.assign("$output")
+    story.fail("$output")
+    decision = story.give(MarkFixed, 2, b'{"x":7}')
+    assert names(decision)[-1] == "ExecutionFinished"
+    assert (story.state, story.execution.output) == ("SUCCESS", b'{"x":7}')
+
+
+def test_a_discard_leaves_the_execution_as_it_ended():
+    story = failed()
+    before = (story.state, story.execution.end_time, story.execution.error)
+    decision = story.give(Discard, 1, "not needed")
+    assert names(decision) == ["DeadLetterResolved"]
+    assert (story.state, story.execution.end_time, story.execution.error) == before
+    assert letters(story) == {1: ("PERMANENT_ERROR", "DISCARDED")}
+
+
+def test_a_requeue_in_an_execution_that_was_cancelled_also_does_what_was_left():
+    story = failed(node("slow"))
+    story.cancel()
+    story.wake()
+    decision = story.give(Requeue, 1)
+    assert {work.key.node for work in the_event("ExecutionReopened", decision).work} == {"bad", "after", "slow"}
+
+
+@pytest.mark.parametrize("first", RESOLUTIONS)
+@pytest.mark.parametrize("second", RESOLUTIONS)
+def test_a_dead_letter_is_resolved_once(first, second):
+    """S16: whoever comes second with the same decision is told the same, with another one is refused."""
+    story = failed(node("slow"))
+    story.when(command(first))
+    again = story.when(command(second))
+    if first is second:
+        assert (again.events, again.refusal) == ([], None)
+        other = command(second)
+        other.message_id = "of somebody else"
+        assert (story.when(other).events, story.when(other).refusal) == ([], None)
+    else:
+        assert (names(again), again.refusal.reason) == (["CommandRefused"], RefusalReason.ALREADY_RESOLVED)
+    assert [type(event) for event in story.journal].count(DeadLetterResolved) == 1
+
+
+def test_a_second_resolution_in_a_journal_is_a_bug():
+    story = failed()
+    story.give(Discard, 1)
+    with pytest.raises(BrokenInvariant, match="twice"):
+        apply(story.execution, story.journal[-1])
+
+
+@pytest.mark.parametrize("make", RESOLUTIONS)
+def test_a_run_that_is_no_dead_letter_cannot_be_resolved(make):
+    story = begun(node("a"))
+    assert story.when(command(make)).refusal.reason is RefusalReason.DEAD_LETTER_NOT_FOUND
+
+
+@pytest.mark.parametrize("make", [Requeue, MarkFixed])
+def test_a_dead_letter_waits_while_something_after_it_is_under_way(make):
+    story = begun(node("bad"), node("cleanup"), edges=[edge("bad", "cleanup", "always")])
+    story.fail("bad")
+    story.assign("cleanup")
+    assert story.when(command(make)).refusal.reason is RefusalReason.NODE_NOT_ENDED
+    assert letters(story) == {1: ("PERMANENT_ERROR", "PENDING")}
+
+
+# onFailure: HOLD
+
+
+def held(*more, edges=(), **document):
+    return failed(*more, edges=edges, onFailure="HOLD", **document)
+
+
+def test_a_node_that_failed_for_good_waits_for_a_person_and_its_branch_with_it():
+    story = begun(node("bad"), node("after"), node("other"), edges=chain("bad", "after"), onFailure="HOLD")
+    assert names(story.fail("bad")) == ["RunFailed", "WaitStarted"]
+    assert (story.states["after"], letters(story)) == ("IDLE", {1: ("PERMANENT_ERROR", "PENDING")})
+    story.succeed("other")
+    assert (story.state, story.run("bad").state.value) == ("WAITING", "FAILED")
+    assert parking(story.execution, story.now) == 0, "only a message wakes it"
+    assert parking(story.again().execution, story.now) == 0
+
+
+def test_a_poisoned_node_is_held_too_and_a_handled_failure_is_not():
+    story = begun(
+        node("deadly"), node("saved"), node("rescue"), edges=[edge("saved", "rescue", "failure")], onFailure="HOLD"
+    )
+    story.fail("saved")
+    assert story.ready == ["rescue"]
+    for number in (1, 2):
+        story.lose(f"i{number}")
+        story.assign("deadly", instance=f"i{number + 1}")
+    assert names(story.lose("i3")) == ["RunLost", "WaitStarted"]
+
+
+def test_a_held_node_is_requeued():
+    story = held()
+    story.give(Requeue, 1)
+    assert (story.states["bad"], story.ready) == ("READY", ["bad"])
+    story.do("bad", "after")
+    assert story.state == "SUCCESS"
+
+
+def test_a_held_node_is_retried():
+    story = held()
+    assert names(story.retry()) == ["ExecutionReopened", "DeadLetterResolved"]
+    assert story.ready == ["bad"]
+
+
+def test_a_held_node_is_fixed():
+    story = held()
+    story.give(MarkFixed, 1, b'"by hand"')
+    story.do("after")
+    assert (story.state, summary(story.execution).succeeded) == ("SUCCESS", ("bad", "after"))
+
+
+def test_a_held_node_that_is_discarded_fails():
+    story = held()
+    decision = story.give(Discard, 1)
+    assert names(decision) == ["DeadLetterResolved", "WorkBlocked", "ExecutionFinished"]
+    assert (story.state, story.execution.error.node) == ("FAILED", "bad")
+    summed = summary(story.execution)
+    assert (summed.failed, summed.blocked) == (("bad",), ("after",))
+
+
+def test_an_execution_that_holds_a_node_can_be_cancelled():
+    story = held()
+    decision = story.cancel()
+    assert names(decision) == ["StopOrdered", "ExecutionFinished"]
+    assert (story.state, story.run("bad").state.value) == ("CANCELLED", "FAILED")
+    assert summary(story.execution).failed == ("bad",)
+    assert letters(story) == {1: ("PERMANENT_ERROR", "PENDING")}, "it can be requeued later"
+    story.give(Requeue, 1)
+    story.do("bad", "after")
+    assert story.state == "SUCCESS"
+
+
+# By hand
+
+
+def test_a_run_that_is_set_apart_fails_for_good():
+    story = begun(node("a", retry={"attempts": 5}), node("b"))
+    decision = story.when(Quarantine("q", "ann", 1, "it hangs"))
+    assert names(decision) == ["RunQuarantined", "RunFailed"]
+    assert story.effects == [StopRun(1, 2, "i1", "LEASE_ENDED")]
+    assert (letters(story), story.run("a").state.value) == ({1: ("MANUAL", "PENDING")}, "DLQ")
+    assert story.run("a").error.message == "it hangs"
+    again = story.when(Quarantine("q2", "bob", 1))
+    assert (again.events, again.refusal) == ([], None)
+    late = story.when(ReportSuccess(1, 2, b"{}"))
+    assert late.refusal.reason is RefusalReason.LEASE_ENDED
+
+
+@pytest.mark.parametrize(("run", "reason"), [(0, "RUN_NOT_FOUND"), (9, "RUN_NOT_FOUND"), (1, "RUN_ENDED")])
+def test_only_a_run_that_is_under_way_is_set_apart(run, reason):
+    story = started(node("a"), node("b"))
+    story.do("a")
+    assert story.when(Quarantine("q", "ann", run)).refusal.reason == reason
+
+
+def test_nothing_is_set_apart_after_the_end():
+    story = begun()
+    story.succeed("a")
+    assert story.when(Quarantine("q", "ann", 1)).refusal.reason is RefusalReason.EXECUTION_FINAL
