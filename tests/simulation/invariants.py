@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _EXECUTION_HOP: Final = "/windlass.dispatcher.v1.CoordinatorSessions/Session"
 _RUN_HOP: Final = "/windlass.coordinator.v1.RunnerSessions/Session"
 _ENQUEUE: Final = "/windlass.dispatcher.v1.EnqueueService/Enqueue"
+# What may still happen to an execution that has ended: it is reopened, or somebody is refused.
+_AFTER_END: Final = (ev.ExecutionAdopted, ev.LateReportRejected, ev.CommandRefused, ev.ExecutionReopened)
 # The deaths of different instances after which work counts as poison.
 _DEATHS: Final = 3
 
@@ -49,7 +51,9 @@ class Fold:
         self.execution = execution
         self.rows: list[JournalRow] = []
         self.epoch = 0
-        self.messages: set[str] = set()
+        # The kinds of events that messages have led to.
+        self.messages: set[tuple[str, str]] = set()
+        self.deferred: list[int] = []
         self.attempts: set[tuple[WorkKey, int]] = set()
         self.dead: Counter[WorkKey] = Counter()
 
@@ -72,6 +76,16 @@ class Invariants:
     def is_final(self, execution_id: str) -> bool:
         fold = self._folds.get(execution_id)
         return fold is not None and fold.execution.is_final
+
+    def final_state(self, execution_id: str) -> str:
+        """Empty: it goes on."""
+        fold = self._folds.get(execution_id)
+        return str(fold.execution.state) if fold is not None and fold.execution.is_final else ""
+
+    def deferred_runs(self, execution_id: str) -> list[int]:
+        """The runs whose modules have left their work to somebody else."""
+        fold = self._folds.get(execution_id)
+        return [] if fold is None else list(fold.deferred)
 
     def _check(self, holds: bool, promise: str, what: str) -> None:
         self.cases[promise] += 1
@@ -155,17 +169,21 @@ class Invariants:
     def _check_event(self, fold: Fold, event: ev.Event) -> None:
         execution = fold.execution
         self.cases[type(event).__name__] += 1
-        is_after_end = execution.is_final and not isinstance(event, ev.ExecutionAdopted | ev.LateReportRejected)
+        is_after_end = execution.is_final and not isinstance(event, _AFTER_END)
         self._check(not is_after_end, "S7", f"{type(event).__name__} of {execution.execution_id} after its end")
-        if message_id := getattr(event, "message_id", ""):
-            self._check(message_id not in fold.messages, "S5", f"{message_id} took effect twice")
-            fold.messages.add(message_id)
+        # A command may resolve several dead letters.
+        if (message_id := getattr(event, "message_id", "")) and not isinstance(event, ev.DeadLetterResolved):
+            effect = (type(event).__name__, message_id)
+            self._check(effect not in fold.messages, "S5", f"{message_id} took effect twice")
+            fold.messages.add(effect)
         match event:
             case ev.RunLeased():
                 self._check_lease(fold, event)
             case ev.RunSucceeded():
                 work = execution.work_of(event.key)
                 self._check(work.state not in SETTLED, "S8", f"{event.key} succeeded in state {work.state}")
+            case ev.RunDeferred():
+                fold.deferred.append(event.run)
             case ev.RunLost():
                 self._check_loss(fold, event)
             case ev.WaitEnded(outcome=ev.WaitOutcome.EXPIRED):

@@ -46,12 +46,13 @@ class Ledger:
 
 
 def declare_modules(registry: Registry, ledger: Ledger) -> None:
-    """`seconds`: how long the work takes. `fails`: so many attempts fail. `is_permanent`: and there is no use in more.
-    `branch`: the branch that it takes."""
+    """`seconds`: how long the work takes. `fails`: so many attempts fail. `fails_calls`: so many calls fail.
+    `is_permanent`: and there is no use in more."""
 
     async def work(ctx: Context, inputs: Any, config: dict[str, Any], *, is_idempotent: bool) -> dict[str, Any]:
         await ledger.write(ctx, inputs, config, is_idempotent=is_idempotent)
-        if ctx.attempt <= config.get("fails", 0):
+        done = sum((each.execution_id, each.node) == (ctx.execution_id, ctx.node) for each in ledger.calls)
+        if ctx.attempt <= config.get("fails", 0) or done <= config.get("fails_calls", 0):
             raise TransientError("as told")
         if config.get("is_permanent"):
             raise PermanentError("as told")
@@ -60,6 +61,11 @@ def declare_modules(registry: Registry, ledger: Ledger) -> None:
     @registry.declare("ledger.put@1", idempotent=True)
     async def put(ctx: Context, inputs: Any, config: dict[str, Any]) -> dict[str, Any]:
         return await work(ctx, inputs, config, is_idempotent=True)
+
+    @registry.declare("ledger.defer@1", idempotent=True)
+    async def defer(ctx: Context, inputs: Any, config: dict[str, Any]) -> None:
+        await ledger.write(ctx, inputs, config, is_idempotent=True)
+        ctx.defer()
 
     @registry.declare("ledger.add@1")
     async def add(ctx: Context, inputs: Any, config: dict[str, Any]) -> dict[str, Any]:

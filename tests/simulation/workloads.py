@@ -30,6 +30,10 @@ class Sending(Enum):
     SIGNAL = "signal"
     # Every approval that is asked for is given, until the execution has ended.
     APPROVE = "approve"
+    # Every run that its module has left to somebody else is completed, until the execution has ended.
+    COMPLETE = "complete"
+    # What has failed is done again, until the execution has ended well or for another reason.
+    RETRY = "retry"
 
 
 # The signal that executions wait for.
@@ -184,6 +188,28 @@ def children(random: Random) -> Workload:
     return Workload({"nodes": nodes, "edges": _edges("a>kid", "kid>b")}, effects=frozenset("ab"), child=child)
 
 
+def sagas(random: Random) -> Workload:
+    """It fails at its end, and what was done before is undone."""
+    done = [_work(random, id_) | {"compensate": {"module": "ledger.put@1"}} for id_ in ("a", "b")]
+    nodes = [*done, _work(random, "bad", is_permanent=True)]
+    effects = frozenset(["a", "b", "a$undo", "b$undo", "bad"])
+    return Workload({"nodes": nodes, "edges": _edges("a>b", "b>bad")}, FAILED, effects)
+
+
+def outside(random: Random) -> Workload:
+    """Somebody else finishes the work of a node."""
+    nodes = [{"id": "a", "module": "ledger.defer@1"}, _work(random, "b")]
+    definition = {"nodes": nodes, "edges": _edges("a>b")}
+    return Workload(definition, effects=frozenset("ab"), sendings=(Sending.COMPLETE,))
+
+
+def reopened(random: Random) -> Workload:
+    """It fails at first. People have it done again."""
+    bad = _work(random, "bad", fails_calls=random.randint(1, 2)) | {"retry": {"attempts": 1}}
+    definition = {"nodes": [_work(random, "a"), bad, _work(random, "c")], "edges": _edges("a>bad", "bad>c")}
+    return Workload(definition, effects=frozenset(["a", "c"]), sendings=(Sending.RETRY,))
+
+
 GENERATORS: Final[Sequence[Callable[[Random], Workload]]] = (
     row,
     diamond,
@@ -197,6 +223,9 @@ GENERATORS: Final[Sequence[Callable[[Random], Workload]]] = (
     each,
     turns,
     children,
+    sagas,
+    outside,
+    reopened,
 )
 
 
