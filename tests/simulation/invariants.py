@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from services.chassis.lease.timing import RUN
 from services.coordinator.core import events as ev
+from services.coordinator.core.circuits import CircuitState
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.fold import apply
@@ -26,6 +27,7 @@ from services.dispatcher.core.items import State
 from tests.simulation.ledger import Call
 from tests.simulation.loop import Host
 from tests.simulation.network import Connection
+from tests.simulation.settings import CIRCUIT_PERMITS
 from tests.support.memory_journal import JournalRow
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 from windlass.definition.examination import examine
@@ -96,6 +98,7 @@ class Invariants:
 
     def check_commit(self) -> None:
         self._check_queue()
+        self._check_circuits()
         tables = self._world.journal
         for execution_id, rows in tables.journal.items():
             fold = self._folds.get(execution_id)
@@ -122,6 +125,13 @@ class Invariants:
         for workspace, count in going.items():
             slots = self._world.limits[workspace].executions_max
             self._check(count <= slots, "S13", f"{count} executions of {workspace} go at once, with {slots} slots")
+
+    def _check_circuits(self) -> None:
+        now = self._world.clock.epoch_ns() // 1_000
+        for circuit in self._world.circuits.values():
+            if circuit.state is not CircuitState.CLOSED:
+                permits = sum(permit.until > now for permit in circuit.permits)
+                self._check(permits <= CIRCUIT_PERMITS, "S20", f"{circuit.target} has {permits} permits")
 
     def _check_row(self, execution_id: str, row: JournalRow) -> None:
         stored = unseal(row.events)

@@ -132,6 +132,26 @@ def sleeps(random: Random) -> Workload:
     return Workload({"nodes": nodes, "edges": _edges("a>rest", "rest>b")}, effects=frozenset("ab"))
 
 
+def renders(random: Random) -> Workload:
+    """Runners render the config of a control node, and the output."""
+    first = _work(random, "a") | {"inputs": {"pause": random.choice([0.2, 1.0, 11.0])}}
+    rest = {"id": "rest", "module": "sleep@1", "config": {"duration": "{{ nodes.a.output.inputs.pause }}"}}
+    definition = {
+        "nodes": [first, rest, _work(random, "b")],
+        "edges": _edges("a>rest", "rest>b"),
+        "output": {"of": "{{ nodes.b.output.execution }}"},
+    }
+    return Workload(definition, effects=frozenset("ab"))
+
+
+def targets(random: Random) -> Workload:
+    """What it calls is away for a while, so its circuit opens."""
+    ids = [f"n{i}" for i in range(random.randint(2, 6))]
+    retry = {"attempts": 40, "initialDelay": "0.1s", "factor": 1.5, "maxDelay": "1s"}
+    nodes = [{"id": id_, "module": "ledger.call@1", "config": {"fails_calls": random.randint(1, 6)}} for id_ in ids]
+    return Workload({"retry": retry, "nodes": nodes, "edges": []}, effects=frozenset(ids))
+
+
 def fails(random: Random) -> Workload:
     """One node fails for good. What depends on it is blocked, and the rest is done."""
     nodes = [_work(random, "bad", is_permanent=True), _work(random, "blocked"), _work(random, "apart")]
@@ -216,6 +236,8 @@ GENERATORS: Final[Sequence[Callable[[Random], Workload]]] = (
     fan,
     retries,
     sleeps,
+    renders,
+    targets,
     fails,
     handles,
     signals,
