@@ -69,6 +69,9 @@ _VERSION: Final = (
 _LIVE: Final = "SELECT instance_id FROM coordinator.runner_sessions WHERE state = 'LIVE'"
 
 
+_CIRCUITS: Final = "SELECT workspace || ' ' || target, state, jsonb_array_length(permits) FROM coordinator.circuits"
+
+
 async def report(operator_url: str, say: Callable[[str], None]) -> int:
     """Returns 0 if every promise that rows can show is kept, 1 if one is broken."""
     async with await psycopg.AsyncConnection.connect(operator_url, connect_timeout=CONNECT_SECONDS) as connection:
@@ -99,6 +102,9 @@ class Auditor:
             last = rows[-1][0]
         for (id_,) in await self._fetch(_ALIEN):
             self._findings.broke("S6", f"{id_} has events or runs, and no row of its own")
+        for where, state, permits in await self._fetch(_CIRCUITS):
+            has_leaked = state != "HALF_OPEN" and permits
+            self._findings.check("S20", not has_leaked, f"{where} is {state} and has {permits} permits")
         await admission.judge(self._fetch, self._holders, self._findings)
         return self._findings
 

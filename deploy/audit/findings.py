@@ -25,6 +25,7 @@ TITLES: Final = {
     "S16": "a dead letter is resolved once",
     "S18": "nothing is granted while paused",
     "S19": "no timer is early, none fires twice",
+    "S20": "half-open circuits let through only their permits",
     "S26": "a take-over grants no live run again",
 }
 

@@ -54,6 +54,8 @@ class JournalJudge:
         self._loops: set[WorkKey] = set()
         self._wakes: dict[WorkKey, int] = {}
         self._retries: dict[WorkKey, int] = {}
+        # Work that waits for the circuit of its target.
+        self._held_back: set[WorkKey] = set()
         self._is_final = False
         self._is_paused = False
         self._resolutions: set[int] = set()
@@ -104,6 +106,11 @@ class JournalJudge:
                 self._loops.add(event.key)
             case ev.LoopClosed():
                 self._loops.discard(event.key)
+            case ev.WorkHeldBack():
+                self._free(event.key, event.run)
+                self._held_back.add(event.key)
+            case ev.WorkLetThrough():
+                self._let_through(event, where)
             case ev.WaitStarted():
                 self._starts(event.key, where)
                 self._wakes[event.key] = event.due_time
@@ -158,6 +165,11 @@ class JournalJudge:
         self._findings.check("S16", event.run not in self._resolutions, f"{where}: run {event.run} was resolved before")
         self._resolutions.add(event.run)
 
+    def _let_through(self, event: ev.WorkLetThrough, where: str) -> None:
+        waited = event.key in self._held_back
+        self._findings.check("S20", waited, f"{where}: {event.key.node} was let through by a circuit unasked")
+        self._held_back.discard(event.key)
+
     def _leased(self, event: ev.RunLeased, where: str) -> None:
         key = event.key
         self._findings.check("S18", not self._is_paused, f"{where}: {key.node} was leased while it was paused")
@@ -171,12 +183,16 @@ class JournalJudge:
         check("S9", event.attempt not in attempts, f"{where}: {key.node} has a second attempt {event.attempt}")
         attempts.update({event.attempt} - {0})
         check("S8", key not in self._decided, f"{where}: {key.node} had its outcome already")
+        if key in self._held_back:
+            self._findings.broke("S20", f"{where}: {key.node} was leased though its circuit has not let it through")
         self._live[key] = AuditedLease(event.run, event.instance_id, event.is_idempotent)
         self._starts(key, where)
 
     def _run_ended(self, event: LeaseEnd, where: str) -> None:
         key, lease = event.key, self._free(event.key, event.run)
-        if lease is None and self._is_of_control(event):
+        if lease is None and (self._is_of_control(event) or key in self._held_back):
+            # It fails while it is held back, when its retry budget is over.
+            self._held_back.discard(key)
             self._starts(key, where)
         elif lease is None:
             name = type(event).__name__

@@ -32,7 +32,7 @@ POINTS = {
         "coordinator.cancel_child.before",
         "coordinator.cancel_child.after",
     ),
-    "api": ("api.start.before_enqueue", "api.start_child.before_answer"),
+    "api": ("api.start_child.before_enqueue", "api.start_child.before_answer"),
     "dispatcher": ("dispatcher.deliver.before_commit", "dispatcher.deliver.after_commit"),
 }
 

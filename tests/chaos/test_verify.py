@@ -6,6 +6,7 @@ The stack keeps running, and every falsification is rolled back.
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from tests.chaos.verify import verify
 from tests.support.postgres import reachable_directory
 from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
+from windlass.api.v1 import circuits_pb2, executions_pb2
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
 DAY = 86_400 * SECOND
@@ -44,6 +46,8 @@ class Told:
     retry: str
     branch: str
     loops: str
+    # It waited for the circuit of its target, and was let through.
+    held_back: str
     # Their run is under way. The run of the first one has outlived its coordinator.
     adopted: str
     held: str
@@ -62,11 +66,30 @@ async def told() -> AsyncIterator[Told]:
         row, retry, branch, loops = [await load.start(f"chaos-{name}") for name in names]
         for execution_id in (row, retry, branch, loops):
             await load.final(execution_id)
+        held_back = await _held_back(load)
         async with load.held(1) as (adopted,):
             await _taken_over(stack, adopted)
             async with load.held(1) as (held,):
-                yield Told(stack, load, row, retry, branch, loops, adopted, held)
+                yield Told(stack, load, row, retry, branch, loops, held_back, adopted, held)
     shutil.rmtree(ledger)
+
+
+async def _held_back(load: Load) -> str:
+    client, name = load.client, "held-back"
+    await client.apply(name, [{"id": "a", "module": "http.request@1", "config": {"url": "http://127.0.0.1:1/"}}])
+    opening = circuits_pb2.OpenCircuitRequest(target="http.request@1 127.0.0.1:1")
+    opening.until.FromMilliseconds(time.time_ns() // 1_000_000 + 5_000)
+    await client.call(client.circuits.OpenCircuit, opening)
+
+    async def one_that_waited() -> str:
+        """A coordinator that has not heard of the circuit yet makes the call, which is refused."""
+        execution_id = await load.start(name)
+        await load.final(execution_id)
+        request = executions_pb2.ListEventsRequest(execution_id=execution_id, page_size=100)
+        events = (await client.call(client.executions.ListEvents, request)).events
+        return execution_id if any(event.type == "WorkLetThrough" for event in events) else ""
+
+    return await eventually(one_that_waited, 30, "work that waits for a circuit")
 
 
 async def _taken_over(stack: Stack, execution_id: str) -> None:
@@ -390,6 +413,26 @@ async def _ask_again(false: Falsifier, before: int) -> None:
         "UPDATE coordinator.executions SET request_id = %s, create_time = create_time - %s * interval '1 us'"
         " WHERE execution_id = %s",
         *(key, before, false.told.row),
+    )
+
+
+@breach_in("held_back")
+def s20_work_is_granted_that_its_circuit_has_not_let_through(events: list[ev.Event]) -> list[ev.Event]:
+    held = first(events, ev.WorkHeldBack)
+    return [held if isinstance(each, ev.WorkLetThrough) else each for each in events]
+
+
+@breach_in("held_back")
+def s20_work_is_let_through_that_did_not_wait(events: list[ev.Event]) -> list[ev.Event]:
+    let_through = first(events, ev.WorkLetThrough)
+    return [let_through if isinstance(each, ev.WorkHeldBack) else each for each in events]
+
+
+@breach
+async def s20_a_closed_circuit_has_permits(false: Falsifier) -> None:
+    await false.run(
+        "INSERT INTO coordinator.circuits (workspace, target, permits)"
+        " VALUES ('default', 'x.y@1 z', '[[\"work\", 4000000000000000]]')"
     )
 
 

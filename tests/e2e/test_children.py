@@ -255,3 +255,65 @@ async def test_command_line_shows_the_children_that_an_execution_waits_for(share
     await client.end_of(execution.id)
     shown = await asyncio.to_thread(windlass, "get", execution.id, "--home", shared_stack.home.root)
     assert child.id not in shown.stdout
+
+
+async def test_a_child_may_end_while_its_parent_is_paused(client: Client) -> None:
+    nap = {"id": "nap", "module": "sleep@1", "config": {"duration": "1s"}}
+    await client.apply("short-nap", [nap])
+    after = {"id": "after", "module": "noop@1"}
+    await client.apply("pausable", [sub("short-nap"), after], edges=[{"from": "child", "to": "after"}])
+    execution = await client.start("pausable")
+    await child_in(client, execution, Execution.WAITING)
+    request = executions_pb2.PauseExecutionRequest(execution_id=execution.id)
+    await client.call(client.executions.PauseExecution, request)
+    await child_in(client, execution, Execution.SUCCESS)
+
+    async def has_heard() -> bool:
+        return any(run.state == resources_pb2.Run.SUCCESS for run in await client.runs_of(execution.id))
+
+    await eventually(has_heard, 20.0, "the parent to hear of the end")
+    assert (await client.get(execution.id)).state == Execution.PAUSED
+    await client.call(
+        client.executions.ResumeExecution, executions_pb2.ResumeExecutionRequest(execution_id=execution.id)
+    )
+    assert (await client.end_of(execution.id)).state == Execution.SUCCESS
+
+
+async def test_a_retry_of_the_parent_starts_another_child(client: Client) -> None:
+    fails = {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "no money"}}
+    await client.apply("mended", [fails])
+    await client.apply("retried", [sub("mended", inputs={"n": 1})])
+    execution = await client.run("retried")
+    assert execution.state == Execution.FAILED
+    await client.apply("mended", [{"id": "good", "module": "transform@1", "inputs": {"n": "{{ input.n }}"}}])
+    request = executions_pb2.RetryExecutionRequest(execution_id=execution.id)
+    request.input_overrides.update({"child": {"n": 7}})
+    await client.call(client.executions.RetryExecution, request)
+    await eventually(lambda: is_over(client, execution.id), 20.0, "the second end")
+    first, second = await children_of(client, execution)
+    assert (first.state, second.state, second.version) == (Execution.FAILED, Execution.SUCCESS, 2)
+    output: Any = (await client.get(execution.id)).output
+    assert output["child"]["good"] == {"n": 7}
+
+
+async def is_over(client: Client, execution_id: str) -> bool:
+    return (await client.get(execution_id)).state == Execution.SUCCESS
+
+
+async def test_an_end_that_the_parent_does_not_wait_for_changes_nothing(client: Client) -> None:
+    """The child failed, and so did its parent. Then a person has the child done again."""
+    nodes = [{"id": "which", "module": "fail@1", "config": {"type": "PERMANENT", "message": "bad"}}]
+    await client.apply("again", nodes)
+    await client.apply("gone", [sub("again")])
+    execution = await client.run("gone")
+    (child,) = await children_of(client, execution)
+    request = executions_pb2.RetryExecutionRequest(execution_id=child.id)
+    await client.call(client.executions.RetryExecution, request)
+
+    async def has_failed_again() -> bool:
+        return (await client.get(child.id)).last_seq > child.last_seq and (
+            await client.get(child.id)
+        ).state == Execution.FAILED
+
+    await eventually(has_failed_again, 20.0, "the second end of the child")
+    assert (await client.get(execution.id)).last_seq == execution.last_seq

@@ -23,9 +23,10 @@ SUCCESS = resources_pb2.Execution.SUCCESS
 COORDINATORS = 2
 # Long enough for all work to be held back, and too short for its executions to be parked.
 OPEN_MS = 6_000
-# Leases, and with them the times of circuits, are scaled by a tenth. The window is long, so that a busy machine changes
-# nothing; and a target cools down for a second.
+# Leases, and with them the times of circuits, are scaled by a tenth. Windows and permits are long, so that a busy
+# machine changes nothing; and a target cools down for a second.
 SETTINGS = [
+    "coordinator:WINDLASS_CIRCUIT_PERMIT_SECONDS=600",
     "coordinator:WINDLASS_CIRCUIT_WINDOW_SECONDS=6000",
     "coordinator:WINDLASS_CIRCUIT_COOL_DOWN_SECONDS=10",
     "coordinator:WINDLASS_CIRCUIT_COOL_DOWN_SECONDS_MAX=20",

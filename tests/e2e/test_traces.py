@@ -222,3 +222,18 @@ async def test_death_of_a_runner_is_part_of_the_story(stack: Stack, client: Clie
     assert [died.is_error, done.is_error] == [True, False], str(trace)
     assert died.end <= done.start
     assert trace.parent_of(trace.one("run.execute")) == done
+
+
+async def test_a_child_goes_on_in_the_trace_of_its_parent(client: Client, spans: Collector) -> None:
+    await client.apply("traced", ONE_NODE)
+    child = {"id": "child", "module": "sub_workflow@1", "config": {"workflow": "traced"}}
+    await client.apply("traced-parent", [child])
+    execution = await client.run("traced-parent")
+    assert execution.state == STATE.SUCCESS
+    trace = await spans.trace(execution.trace_id, names={*EVERY_HOP, "coordinator.start_child"}, count=2)
+    start = trace.one("coordinator.start_child")
+    assert (trace.orphans, len(trace.roots)) == ([], 1), str(trace)
+    assert {"dispatcher.enqueue", "dispatcher.wait", "dispatcher.grant"} >= {s.name for s in trace.children_of(start)}
+    assert trace.children_of(start), str(trace)
+    (leased,) = trace.all("run.lease")
+    assert leased.attributes["execution.id"] == start.attributes["child.execution.id"]

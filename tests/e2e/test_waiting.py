@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.chassis.grpc.errors import RemoteError, remote_error
 from tests.support.api import Client, new_workspace
+from tests.support.command_line import windlass
 from tests.support.probe import eventually
 from tests.support.stack import Stack
 from windlass.api.v1 import approvals_pb2, executions_pb2, resources_pb2, runs_pb2, workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
+from windlass.definition.parsing import Format, parse
 
 Execution = resources_pb2.Execution
 Approval = resources_pb2.Approval
@@ -341,3 +344,63 @@ async def test_a_token_that_nobody_gave_out_opens_nothing(client: Client, tmp_pa
     await client.cancel(execution.id)
     await client.end_of(execution.id)
     assert (await refusal_of(by_token(client, "CompleteRun", token=token))).reason == "RUN_ENDED"
+
+
+# ── the page and the command line ────────────────────────────────────────────────────────────────────────────────────
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "definitions.md"
+EXAMPLES = {
+    text.partition("\n")[0].removeprefix("name: "): parse(text, Format.YAML).document
+    for text in re.findall(r"```yaml\n(name: [^`]*)```", PAGE.read_text())
+}
+
+
+async def shown(stack: Stack, *arguments: str, **environment: str) -> str:
+    """What the command prints. It succeeds."""
+    words = (*arguments, "--home", str(stack.options.home))
+    done = await asyncio.to_thread(windlass, *words, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def test_the_example_of_a_signal_works_as_the_page_says(shared_stack: Stack, client: Client) -> None:
+    await client.apply(**EXAMPLES["paid-order"])
+    execution = await client.start("paid-order", input=struct({"order": 7}))
+    await waiting(client, execution.id)
+    told = await shown(shared_stack, "signal", execution.id, "paid-7", "--payload", '{"amount": 90}')
+    assert execution.id in told
+    ended = await client.end_of(execution.id)
+    assert (ended.state, list(ended.summary.skipped)) == (Execution.SUCCESS, ["remind"])
+    assert plain(ended.output) == {"ship": {"to": 7, "amount": 90}}
+
+
+async def test_the_example_of_an_approval_works_as_the_page_says(shared_stack: Stack, client: Client) -> None:
+    await client.apply(**EXAMPLES["pay-invoice"])
+    approval = await asked(client, "pay-invoice", input=struct({"amount": 900, "to": "ann"}))
+    assert approval.title == "Pay 900 EUR to ann?"
+    books = await member(shared_stack, "bookkeeping", workspaces_pb2.WORKFLOW)
+    await decide(books, approval, form={"account": "4711"})
+    listed = await shown(shared_stack, "approvals", "list", "--filter", 'state = PENDING AND assignee = "role:ADMIN"')
+    assert approval.id in listed
+    assert "1 of 2" in listed
+    decision = ("approvals", "decide", approval.id, "approve", "--form", '{"account": "0815"}')
+    assert "APPROVED" in await shown(shared_stack, *decision, "--comment", "as agreed")
+    assert "as agreed" in await shown(shared_stack, "approvals", "get", approval.id)
+    ended = await client.end_of(approval.execution_id)
+    assert plain(ended.output) == {"pay": {"from": "0815"}}
+
+
+async def test_deferred_work_is_ended_on_the_command_line_without_a_key(
+    shared_stack: Stack, client: Client, tmp_path: Path
+) -> None:
+    file, reference = tmp_path / "token", '{"reference": "B-12"}'
+    execution = await client.start("deferred", input=struct({"file": str(file)}))
+    token = await token_in(file)
+    address = shared_stack.member("api").grpc
+    for words in (("heartbeat", "--progress", "0.5"), ("complete", "--output", reference)):
+        done = await asyncio.to_thread(windlass, "run", *words, "--address", address, WINDLASS_TOKEN=token)
+        assert done.returncode == 0, done.stderr
+    assert plain((await client.end_of(execution.id)).output) == {"away": {"reference": "B-12"}}
+    late = ("run", "fail", "--token-file", str(file), "--address", address)
+    assert "RUN_ENDED" in (await asyncio.to_thread(windlass, *late)).stderr

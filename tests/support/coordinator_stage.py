@@ -39,7 +39,7 @@ from tests.support.probe import eventually as probe_until
 from tests.support.running_services import RunningService, started
 from tests.support.session_store import MemorySessionStore
 from windlass.api.v1.workspaces_pb2 import Role
-from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
+from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc, children_pb2, children_pb2_grpc
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
 from windlass.definition.examination import examine
@@ -93,6 +93,21 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
         raise Refusal("API_KEY_NOT_FOUND", "this key is unknown, expired or revoked")
 
 
+class StageApi(children_pb2_grpc.ChildServiceServicer):
+    """Starts children by keeping their orders."""
+
+    def __init__(self) -> None:
+        self.orders: list[Any] = []
+        # The answers to the next starts. Without one, a start succeeds.
+        self.refusals: list[Refusal] = []
+
+    async def StartChild(self, request: Any, context: Any) -> Any:
+        self.orders.append(request.order)
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return children_pb2.StartChildResponse()
+
+
 class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer):
     """Grants the executions that a test names, and acknowledges every report."""
 
@@ -114,6 +129,8 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
         self._epoch = int(time.time() * 1000)
         # True: messages are sent on to the session that was granted the execution last. False: the test sends them.
         self.carries_on = True
+        # True: no mailbox takes a message.
+        self.is_full = False
         self._holders: dict[str, Any] = {}
 
     async def Session(  # type: ignore[override] # reads and writes by the context
@@ -122,6 +139,8 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
         await self.registry.serve(context)
 
     async def Deliver(self, request: Any, context: Any) -> Any:
+        if self.is_full:
+            raise Refusal("MAILBOX_FULL", "too many messages wait to be read")
         self.delivered.append(request.message)
         holder = self._holders.get(request.message.execution_id)
         if self.carries_on and holder:
@@ -256,6 +275,7 @@ class Stage:
         self.secret = directory / "service.secret"
         self.secret.write_text("0123456789abcdef0123456789abcdef\n")
         self.catalog = Catalog()
+        self.api = StageApi()
         self.lease_scale = lease_scale
         self.dispatcher = StageDispatcher(lease_scale)
         self.address = ""
@@ -280,6 +300,7 @@ class Stage:
         rules = {
             "/windlass.catalog.v1.CatalogService/GetVersion": services("coordinator"),
             "/windlass.catalog.v1.CatalogService/IdentifyKey": services("coordinator"),
+            "/windlass.catalog.v1.ChildService/StartChild": services("coordinator"),
             "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator").within(None),
         } | {
             f"/windlass.dispatcher.v1.QueueService/{name}": services("coordinator")
@@ -288,6 +309,7 @@ class Stage:
                 "GetQueued",
                 "ListQueued",
                 "ListFailed",
+                "GetQueuePlace",
                 "ResolveFailed",
                 "FindRequests",
                 "ConfigureWorkspace",
@@ -296,6 +318,7 @@ class Stage:
         credential = ServiceCredential.from_file(self.secret, "dispatcher")
         self.server = GrpcServer("127.0.0.1:0", guard=Guard(rules, credential=credential), limits=INTERNAL)
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(self.catalog, self.server)
+        children_pb2_grpc.add_ChildServiceServicer_to_server(self.api, self.server)
         sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(self.dispatcher, self.server)
         queue_pb2_grpc.add_QueueServiceServicer_to_server(self.dispatcher, self.server)
         self.address = f"127.0.0.1:{await self.server.start()}"

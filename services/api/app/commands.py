@@ -70,7 +70,12 @@ class Commands:
             if await self._deliver(workspace, command, message_id, None):
                 seconds = command.queued_seconds if execution.state == "PENDING" else ANSWER_SECONDS
                 answer = await self._awaited(workspace, execution, message_id, seconds)
-        return await self._answered(workspace, command, answer, may_be_final=False)
+        if answer is None and (ended := await self._executions.find(workspace, execution.id)).is_final:
+            # It may have answered just before its end, after the answer was looked for.
+            answer = await self._answers.answer(execution.id, message_id)
+            if answer is None:
+                _refuse_final(ended)
+        return await self._answered(workspace, command, answer)
 
     async def reopen(
         self, workspace: str, command: NewCommand, judge: Callable[[ExecutionView], None]
@@ -86,7 +91,7 @@ class Commands:
             start = await self._answers.start_order(command.execution_id)
             if await self._deliver(workspace, command, message_id, start):
                 answer = await self._looked_for(command.execution_id, message_id)
-        return await self._answered(workspace, command, answer, may_be_final=True)
+        return await self._answered(workspace, command, answer)
 
     async def bring(self, workspace: str, command: NewCommand) -> bool:
         """Bring a command to the execution that nobody waits for. False: the execution has ended."""
@@ -138,13 +143,9 @@ class Commands:
                     await asyncio.sleep(backoff.next())
         return None
 
-    async def _answered(
-        self, workspace: str, command: NewCommand, answer: EventView | None, *, may_be_final: bool
-    ) -> ExecutionView:
+    async def _answered(self, workspace: str, command: NewCommand, answer: EventView | None) -> ExecutionView:
         execution = await self._executions.find(workspace, command.execution_id)
         if answer is None:
-            if not may_be_final:
-                _refuse_final(execution)
             return execution
         if command.is_same is not None and not command.is_same(answer):
             raise refusals.request_id_reused(command.request_id, execution.id)

@@ -84,6 +84,12 @@ class WorkflowRecord(NamedTuple):
     source_format: str | None = None
 
 
+class WorkflowPage(NamedTuple):
+    rows: Sequence[WorkflowRecord]
+    # More rows exist. They were left out because the definitions are large.
+    is_cut: bool
+
+
 class Applied(NamedTuple):
     # A number of ApplyWorkflowResponse.Change.
     change: int
@@ -277,11 +283,9 @@ class Workflows(Protocol):
 
     async def get(self, workspace: str, workflow: str, version: int) -> WorkflowRecord | None: ...
 
-    async def page(
-        self, workspace: str, after: str, limit: int, *, with_archived: bool
-    ) -> Sequence[WorkflowRecord]: ...
+    async def page(self, workspace: str, after: str, limit: int, *, with_archived: bool) -> WorkflowPage: ...
 
-    async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> Sequence[WorkflowRecord]: ...
+    async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> WorkflowPage: ...
 
     async def set_archived(self, actor: Identity, workflow: str, *, is_archived: bool) -> WorkflowRecord | None: ...
 

@@ -37,6 +37,7 @@ class ChildServicer(children_pb2_grpc.ChildServiceServicer):
     async def _start(self, order: StartOrder) -> str:
         start = await self._starter.prepare(order.workspace, _command(order))
         start = start._replace(execution_id=order.execution_id)
+        crash_point("api.start_child.before_enqueue")
         return await self._starter.submit(start, translate.child_item(start, order))
 
 

@@ -95,20 +95,20 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
 
     async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: RpcCall) -> pb.ListWorkflowsResponse:
         page = Page(request, "workflows", str(request.show_archived))
-        rows = await self._workflows.page(
+        found = await self._workflows.page(
             caller().workspace, page.after, page.size + 1, with_archived=request.show_archived
         )
-        shown, token = page.cut(rows, lambda row: row.workflow, translate.workflow)
+        shown, token = page.cut(found.rows, lambda row: row.workflow, translate.workflow, is_cut=found.is_cut)
         return holding(pb.ListWorkflowsResponse, workflows=shown, next_page_token=token)
 
     async def ListWorkflowVersions(
         self, request: pb.ListWorkflowVersionsRequest, context: RpcCall
     ) -> pb.ListWorkflowVersionsResponse:
         workspace, page = caller().workspace, Page(request, "versions", request.workflow)
-        rows = await self._workflows.versions(workspace, request.workflow, page.after_number, page.size + 1)
-        if not rows and not page.after:
+        found = await self._workflows.versions(workspace, request.workflow, page.after_number, page.size + 1)
+        if not found.rows and not page.after:
             raise refusals.workflow_not_found(request.workflow)
-        shown, token = page.cut(rows, lambda row: str(row.version), translate.version)
+        shown, token = page.cut(found.rows, lambda row: str(row.version), translate.version, is_cut=found.is_cut)
         return holding(pb.ListWorkflowVersionsResponse, versions=shown, next_page_token=token)
 
     async def ArchiveWorkflow(self, request: pb.ArchiveWorkflowRequest, context: RpcCall) -> pb.ArchiveWorkflowResponse:

@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import Boolean, Integer, Text, any_, bindparam, case, cast, delete, func, or_, select, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Integer,
+    Text,
+    any_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from services.api.app import refusals
-from services.api.app.ports import Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
+from services.api.app.ports import Applied, NewVersion, StartableRecord, VersionRecord, WorkflowPage, WorkflowRecord
 from services.api.store.audit import record
 from services.api.store.tables import uuid_of, workflows, workspaces
 from services.api.store.tables import workflow_versions as versions
@@ -73,26 +87,32 @@ _GET: Final = Composed(
     .select_from(_WITH_VERSIONS)
     .where(_IS_WANTED, *_IS_NAMED)
 )
-_PAGE: Final = Composed(
-    select(*_RECORD)
-    .select_from(_WITH_VERSIONS)
-    .where(
-        versions.c.version == workflows.c.version,
-        workflows.c.workspace == bindparam("in_workspace"),
-        workflows.c.workflow > bindparam("after"),
-        or_(bindparam("with_archived", type_=Boolean), workflows.c.archive_time.is_(None)),
-    )
-    .order_by(workflows.c.workflow)
-    .limit(bindparam("limit"))
+# A list ends where its definitions reach this size. A definition has up to a mebibyte.
+PAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+def _page(*where: ColumnElement[bool], order: ColumnElement[Any]) -> Composed:
+    """A record in each row, and then how many there are with those that are left out. PostgreSQL knows the lengths of
+    definitions without reading them."""
+    size_bytes = func.octet_length(versions.c.definition)
+    bytes_before = func.sum(size_bytes).over(order_by=order, rows=(None, 0)) - size_bytes
+    place = func.row_number().over(order_by=order)
+    rows = select(*_RECORD, bytes_before.label("bytes_before"), place.label("place")).select_from(_WITH_VERSIONS)
+    page = rows.where(*where).order_by(order).limit(bindparam("limit")).cte("page")
+    count = select(func.count()).select_from(page).scalar_subquery()
+    found = select(*list(page.c)[: len(_RECORD)], count).where(page.c.bytes_before < PAGE_BYTES)
+    return Composed(found.order_by(page.c.place))
+
+
+_PAGE: Final = _page(
+    versions.c.version == workflows.c.version,
+    workflows.c.workspace == bindparam("in_workspace"),
+    workflows.c.workflow > bindparam("after"),
+    or_(bindparam("with_archived", type_=Boolean), workflows.c.archive_time.is_(None)),
+    order=workflows.c.workflow,
 )
 _BEFORE: Final = bindparam("before", type_=Integer)
-_VERSIONS: Final = Composed(
-    select(*_RECORD)
-    .select_from(_WITH_VERSIONS)
-    .where(*_IS_NAMED, or_(_BEFORE == 0, versions.c.version < _BEFORE))
-    .order_by(versions.c.version.desc())
-    .limit(bindparam("limit"))
-)
+_VERSIONS: Final = _page(*_IS_NAMED, or_(_BEFORE == 0, versions.c.version < _BEFORE), order=versions.c.version.desc())
 _IS_ARCHIVED: Final = bindparam("is_archived", type_=Boolean)
 _ARCHIVE: Final = Composed(
     update(workflows)
@@ -147,15 +167,15 @@ class PostgresWorkflows:
         row = await self._database.fetch_one(*_GET(version=version, **_named(workspace, workflow)))
         return None if row is None else WorkflowRecord(*row)
 
-    async def page(self, workspace: str, after: str, limit: int, *, with_archived: bool) -> Sequence[WorkflowRecord]:
-        rows = await self._database.fetch(
-            *_PAGE(in_workspace=workspace, after=after, with_archived=with_archived, limit=limit)
-        )
-        return [WorkflowRecord(*row) for row in rows]
+    async def page(self, workspace: str, after: str, limit: int, *, with_archived: bool) -> WorkflowPage:
+        return await self._paged(_PAGE(in_workspace=workspace, after=after, with_archived=with_archived, limit=limit))
 
-    async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> Sequence[WorkflowRecord]:
-        rows = await self._database.fetch(*_VERSIONS(before=before, limit=limit, **_named(workspace, workflow)))
-        return [WorkflowRecord(*row) for row in rows]
+    async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> WorkflowPage:
+        return await self._paged(_VERSIONS(before=before, limit=limit, **_named(workspace, workflow)))
+
+    async def _paged(self, page: tuple[Any, ...]) -> WorkflowPage:
+        rows = await self._database.fetch(*page)
+        return WorkflowPage([WorkflowRecord(*row[:-1]) for row in rows], bool(rows) and rows[0][-1] > len(rows))
 
     async def set_archived(self, actor: Identity, workflow: str, *, is_archived: bool) -> WorkflowRecord | None:
         async def work(connection: Connection) -> WorkflowRecord | None:

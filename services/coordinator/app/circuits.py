@@ -53,6 +53,8 @@ TICK_SECONDS: Final = 0.25
 _READ_SECONDS: Final = 1.0
 # An execution that waits looks at its circuit at least this often, so that a reset by hand is noticed.
 _LOOK_MAX: Final[Span] = 300 * SECOND
+# Circuits that are visited in one transaction.
+_VISITS_MAX: Final = 500
 # Targets of one workspace whose outcomes are kept in memory.
 _TARGETS_MAX: Final = 1_000
 # A grant names so many open targets of its module at most. Others are called.
@@ -140,8 +142,8 @@ class Circuits:
         # Executions that have work which waits, or a probe. Ordered, so that who waits longest comes first.
         self._followed: dict[OwnedExecution, None] = {}
         self._permits: defaultdict[CircuitKey, dict[str, _OwnPermit]] = defaultdict(dict)
-        # Work of executions that were parked here, until they wake.
-        self._parked: defaultdict[CircuitKey, list[tuple[Instant, int]]] = defaultdict(list)
+        # How much work of executions was parked here, by the second in which it wakes.
+        self._parked: defaultdict[CircuitKey, Counter[int]] = defaultdict(Counter)
         # The number of waiting works that was brought last, and when.
         self._told: dict[CircuitKey, tuple[int, Instant]] = {}
         # How many waves have gone on since the circuit closed.
@@ -225,7 +227,7 @@ class Circuits:
     def parked(self, execution: Execution) -> None:
         """The execution leaves and comes back by itself. Until then its work is still counted as waiting."""
         for hold in execution.held_back.values():
-            self._parked[execution.origin.workspace, hold.target].append((hold.until, 1))
+            self._parked[execution.origin.workspace, hold.target][hold.until // SECOND] += 1
 
     # ── some times a second ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,22 +248,23 @@ class Circuits:
                 waiting[each.circuit].append(each)
         _waiting_work.set(sum(map(len, waiting.values())))
         visits = self._visits(waiting, held, now)
-        if visits:
-            self._learn(await self._brought(visits), held, now)
+        await self._bring(visits, held, now)
         if visits or now >= self._read_time:
             self._see(await self._store.standings(), self._now())
             self._read_time = now + int(_READ_SECONDS * SECOND)
         self._go_on(waiting, self._now())
 
-    async def _brought(self, visits: Sequence[CircuitVisit]) -> Sequence[CircuitChange]:
-        try:
-            return await self._store.visit(visits)
-        except DependencyUnavailable:
-            # A probe gives up its permit with its outcome, so bringing it twice does no harm.
-            for each in visits:
-                if each.probes:
-                    self._probe_outcomes[each.workspace, each.target][:0] = each.probes
-            raise
+    async def _bring(self, visits: Sequence[CircuitVisit], held: Sequence[_Held], now: Instant) -> None:
+        for begin in range(0, len(visits), _VISITS_MAX):
+            try:
+                changes = await self._store.visit(visits[begin : begin + _VISITS_MAX])
+            except DependencyUnavailable:
+                # A probe gives up its permit with its outcome, so bringing it twice does no harm.
+                for each in visits[begin:]:
+                    if each.probes:
+                        self._probe_outcomes[each.workspace, each.target][:0] = each.probes
+                raise
+            self._learn(changes, held, now)
 
     def _held(self) -> Iterator[_Held]:
         """All work that waits or is a probe. Executions without any are followed no longer."""
@@ -365,12 +368,12 @@ class Circuits:
     def _parked_at(self, circuit: CircuitKey, now: Instant) -> int:
         if circuit not in self._parked:
             return 0
-        left = [each for each in self._parked[circuit] if each[0] > now]
-        if left:
-            self._parked[circuit] = left
-        else:
+        parked = self._parked[circuit]
+        for second in [each for each in parked if each < now // SECOND]:
+            del parked[second]
+        if not parked:
             del self._parked[circuit]
-        return len(left)
+        return parked.total()
 
     def _learn(self, changes: Sequence[CircuitChange], held: Sequence[_Held], now: Instant) -> None:
         """The visits, which began at `now`, are committed."""
@@ -391,12 +394,15 @@ class Circuits:
             # A circuit begins with generation 0, and its first outcomes are those that made it.
             since, present = (0, 0) if known is None else (known.since, known.generation)
             if generation != present:
+                # What was counted and permitted before is of an earlier opening.
                 since = now
                 self._tallies.get(workspace, OrderedDict()).pop(target, None)
+                self._permits.pop((workspace, target), None)
             retry_time = now + int(retry_seconds * SECOND)
             seen[workspace][target] = _Known(CircuitState(state), generation, retry_time, permits, since)
             open_count += state != _CLOSED
         self._known = dict(seen)
+        self._forget_old_tallies()
         self.has_open = open_count > 0
         _open_circuits.set(open_count)
 
@@ -432,7 +438,7 @@ class Circuits:
             return
         works: defaultdict[OwnedExecution, list[HeldWork]] = defaultdict(list)
         for each in held:
-            if each.hold.until <= now:
+            if each.hold.until <= now and each.execution.only_waits:
                 held_work = HeldWork(each.hold.work.key, each.hold.target, self._look_time(circuit, now))
                 works[each.owned].append(held_work)
         for owned, its_works in works.items():
@@ -456,6 +462,15 @@ class Circuits:
         if len(tallies) > _TARGETS_MAX:
             tallies.popitem(last=False)
         return tally
+
+    def _forget_old_tallies(self) -> None:
+        """Those whose outcomes are all too old. The targets are in the order of their last calls."""
+        oldest = self._slot() - SLOTS
+        for workspace, tallies in list(self._tallies.items()):
+            while tallies and max(next(iter(tallies.values())).counts) <= oldest:
+                tallies.popitem(last=False)
+            if not tallies:
+                del self._tallies[workspace]
 
     def _slot(self) -> int:
         return self._now() // self._policy.slot

@@ -87,6 +87,8 @@ class Explainer:
                 return f"{node.id} failed and is tried again: {error.type}: {error.message}"
             case Cause.CIRCUIT_OPEN:
                 return f"{node.id} waits, because the circuit of {execution.held_back[work.key].target} is open"
+            case Cause.WAITING_FOR_RESOLUTION if error is not None:
+                return f"{node.id} failed for good and waits for a person: {error.type}: {error.message}"
             case _:
                 return f"{node.id} {_WAITS[blocker.cause]}"
 

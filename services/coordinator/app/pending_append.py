@@ -193,7 +193,7 @@ class PendingAppend:
             else:
                 made.append((*run_row(execution, run), key))
         # An execution that started in this append has its deadline in its first row.
-        is_reopened = self.from_seq > 0 and any(isinstance(event, ExecutionReopened) for event in self.events)
+        is_reopened = self.from_seq > 0 and self._is_reopened()
         if is_reopened:
             row = execution_reopened(execution)
         else:
@@ -229,6 +229,10 @@ class PendingAppend:
         """Every event of an approval names its run."""
         execution = self.execution
         return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
+
+    def _is_reopened(self) -> bool:
+        # Only a command of a person reopens, and nearly all executions have none.
+        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
 
     def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
         """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""

@@ -53,12 +53,17 @@ It ends when nothing is going any more: well, or as the first failure that nobod
 (`StopOrdered`: a cancel, the deadline, the first failure of a workflow that fails fast). If it does not end well and
 finished nodes say how they are undone, they are undone first (`compensating.py`).
 
+A loop (`controls/for_each.py`, `controls/repeat.py`) is a control node with items. These are work of the same node with
+the iterations 1 to n. The outcome of an item is judged by its loop (`loops.py`) as that of a node is judged by the
+graph, and the outcome of the loop follows that of its last item.
+
 Obligations
 -----------
 What an execution owes to others is part of its state until the other side has it, so that a successor finds it in the
-journal and says it again; the receiver recognises the repeat. Today there are two: a finished execution must be
-reported to its dispatcher (the end of the lease is the acknowledgement), and a runner whose execution is ending must
-be told to stop (the end of the run is the acknowledgement).
+journal and says it again; the receiver recognises the repeat. A finished execution must be reported to its
+dispatcher (the end of the lease is the acknowledgement), a runner whose execution is ending must be told to stop (the
+end of the run is the acknowledgement), a large list of a loop must be read from the output store (`ItemsRead` is the
+acknowledgement), and a large output of a loop must be put into it (`LoopClosed`).
 
 Laws
 ----

@@ -275,6 +275,8 @@ class CircuitHold:
     target: str
     # The circuit is not expected to let the work through before.
     until: Instant
+    # When the wait began.
+    since: Instant
     # The order of the timer that ends the wait with a failure. 0: the wait is over, or lasts as long as it takes.
     timer: int = 0
     # It was let through with a permit of a half-open circuit, and its attempt has no outcome yet.

@@ -57,6 +57,9 @@ CREATE TABLE executions (
 
 -- This index serves the lists of a workspace, newest first. Neither column ever changes.
 CREATE INDEX executions_workspace ON executions (workspace, execution_id);
+-- The children of an execution. Filters compare this expression, and executions without a parent cost no entry.
+CREATE INDEX executions_parent ON executions (nullif(parent_execution_id, ''), execution_id)
+    WHERE nullif(parent_execution_id, '') IS NOT NULL;
 
 -- The id of a run is "<execution_id>.<number>".
 CREATE TABLE runs (

@@ -49,7 +49,7 @@ SELECT workspace, target, state, generation,
        (SELECT count(*) FROM jsonb_array_elements(permits) AS p
         WHERE (p ->> 1)::int8 > extract(epoch FROM clock_timestamp()) * 1000000),
        coalesce(extract(epoch FROM retry_time - clock_timestamp()), 0)::float8
-FROM circuits LIMIT %s
+FROM circuits ORDER BY state = 'CLOSED' LIMIT %s
 """
 _ADD: Final = """
 INSERT INTO circuits (workspace, target)
@@ -80,12 +80,16 @@ WHERE c.workspace = %s AND c.target > %s AND starts_with(c.target, %s) AND (%s =
 ORDER BY c.target LIMIT %s
 """
 _GET: Final = f"SELECT {_COLUMNS} FROM circuits c WHERE c.workspace = %s AND c.target = %s"
-# One that is not closed is forgotten too, when nobody has asked to probe it for a long time.
+# One that is not closed is forgotten too, when nobody has asked to probe it for a long time. The last member of a
+# permit, and of a count of waiting work, is when it ends.
 _FORGET: Final = """
 DELETE FROM circuits c USING (
   SELECT workspace, target FROM circuits
   WHERE greatest(last_failure_time, open_time, retry_time) < now() - make_interval(secs => %s::float8)
-    AND permits = '[]' AND waiting = '[]'
+    AND NOT EXISTS (
+      SELECT FROM jsonb_array_elements(permits || waiting) AS e
+      WHERE (e ->> -1)::int8 > extract(epoch FROM clock_timestamp()) * 1000000
+    )
   LIMIT 1000 FOR UPDATE SKIP LOCKED
 ) old WHERE c.workspace = old.workspace AND c.target = old.target
 """

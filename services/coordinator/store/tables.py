@@ -3,7 +3,20 @@ test compares the two. The columns of `executions` and `runs` are those of `core
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, Uuid
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    Uuid,
+    func,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from services.chassis.postgres.columns import TIME, key, needed, optional
@@ -50,6 +63,8 @@ executions: Final = Table(
     postgresql_partition_by="RANGE (execution_id)",
 )
 Index("executions_workspace", executions.c.workspace, executions.c.execution_id)
+_PARENT: Final = func.nullif(executions.c.parent_execution_id, "")
+Index("executions_parent", _PARENT, executions.c.execution_id, postgresql_where=_PARENT.is_not(None))
 
 runs: Final = Table(
     "runs",

@@ -83,6 +83,15 @@ class ScriptedDispatcher:
     async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
         return queue_pb2.DeliverResponse(found=request.message.execution_id in self.rows)
 
+    async def GetQueuePlace(self, request: Any, context: Any) -> queue_pb2.GetQueuePlaceResponse:
+        return queue_pb2.GetQueuePlaceResponse()
+
+    async def ListFailed(self, request: Any, context: Any) -> queue_pb2.ListFailedResponse:
+        return queue_pb2.ListFailedResponse()
+
+    async def ResolveFailed(self, request: Any, context: Any) -> queue_pb2.ResolveFailedResponse:
+        return queue_pb2.ResolveFailedResponse()
+
 
 class ScriptedCoordinator:
     """Knows one execution, and pushes its end when the test says so."""

@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 
 from services.api.app.key_material import key_hash
-from services.api.app.ports import Applied, KeyIdTaken, NewKey, NewVersion
+from services.api.app.ports import Applied, KeyIdTaken, NewKey, NewVersion, WorkflowPage
 from services.api.store.audit import forget
 from services.api.store.bootstrap import bootstrap
 from services.api.store.keys import PostgresKeys
-from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, PostgresWorkflows
+from services.api.store.workflows import CREATED, NEW_VERSION, PAGE_BYTES, UNCHANGED, PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
 from services.chassis.grpc.errors import Refusal
 from services.chassis.identity.callers import CallerKind, Identity
@@ -28,6 +28,7 @@ from tests.support.probe import some
 
 SYSTEM = Identity(CallerKind.SYSTEM, "system-key")
 TEAM = Identity(CallerKind.MEMBER, "team-key", "team")
+NO_WORKFLOWS = WorkflowPage([], is_cut=False)
 VALUES = {"tier": 2, "executions_max": 0, "queued_max": 0}
 RIVAL = Identity(CallerKind.MEMBER, "k", "rival")
 
@@ -88,7 +89,7 @@ async def test_stale_etag_is_refused_and_changes_nothing(stores: Stores) -> None
     nothing = await stores.workflows.apply(TEAM, "intake", new_version(b"1"), "7")
     assert isinstance(nothing, Refusal)
     assert nothing.reason == "ETAG_MISMATCH"
-    assert await stores.workflows.page("team", "", 10, with_archived=True) == []
+    assert await stores.workflows.page("team", "", 10, with_archived=True) == NO_WORKFLOWS
     await applied(stores, b"1")
     before = some(await stores.workflows.get("team", "intake", 0))
     await applied(stores, b"2")
@@ -104,7 +105,7 @@ async def test_archived_workflow_is_hidden_not_startable_and_can_come_back(store
     twice = await stores.workflows.set_archived(TEAM, "intake", is_archived=True)
     assert twice is not None
     assert twice.archive_time is not None
-    assert await stores.workflows.page("team", "", 10, with_archived=False) == []
+    assert await stores.workflows.page("team", "", 10, with_archived=False) == NO_WORKFLOWS
     startable = some(await stores.workflows.startable("team", "intake", 0))
     assert startable.is_archived
     refused = await stores.workflows.apply(TEAM, "intake", new_version(b"2"), "")
@@ -122,7 +123,7 @@ async def test_other_workspace_sees_nothing(stores: Stores) -> None:
     await applied(stores, b"1")
     assert await stores.workflows.get("rival", "intake", 0) is None
     assert await stores.workflows.startable("rival", "intake", 0) is None
-    assert await stores.workflows.page("rival", "", 10, with_archived=True) == []
+    assert await stores.workflows.page("rival", "", 10, with_archived=True) == NO_WORKFLOWS
     assert await applied(stores, b"other", actor=RIVAL) == (CREATED, 1)
 
 
@@ -130,11 +131,26 @@ async def test_old_versions_stay_and_pages_follow_each_other(stores: Stores) -> 
     for number in range(5):
         await applied(stores, b"%d" % number)
     first = await stores.workflows.versions("team", "intake", 0, 3)
-    rest = await stores.workflows.versions("team", "intake", first[-1].version, 3)
-    assert [row.version for row in (*first, *rest)] == [5, 4, 3, 2, 1]
+    rest = await stores.workflows.versions("team", "intake", first.rows[-1].version, 3)
+    assert [row.version for row in (*first.rows, *rest.rows)] == [5, 4, 3, 2, 1]
+    assert not first.is_cut
     old = some(await stores.workflows.get("team", "intake", 2))
     assert old.definition == b"1"
     assert await stores.workflows.get("team", "intake", 9) is None
+
+
+async def test_pages_of_large_definitions_are_short(stores: Stores) -> None:
+    large = PAGE_BYTES // 3
+    for number in range(5):
+        await applied(stores, b"%d" % number * large)
+        name = f"w{number}"
+        await stores.workflows.apply(TEAM, name, new_version(b"%d" % number * large), "")
+    versions = await stores.workflows.versions("team", "intake", 0, 1_000)
+    assert ([row.version for row in versions.rows], versions.is_cut) == ([5, 4, 3, 2], True)
+    rest = await stores.workflows.versions("team", "intake", 2, 1_000)
+    assert ([row.version for row in rest.rows], rest.is_cut) == ([1], False)
+    page = await stores.workflows.page("team", "", 1_000, with_archived=False)
+    assert ([row.workflow for row in page.rows], page.is_cut) == (["intake", "w0", "w1", "w2"], True)
 
 
 async def test_version_is_found_by_its_id_with_the_secret_of_its_workspace(stores: Stores) -> None:

@@ -16,8 +16,13 @@ from windlass.coordinator.v1.circuits_pb2_grpc import CircuitServiceStub
 
 CALL = {"name": "w", "nodes": [{"id": "a", "module": "x.y@1", "retry": {"initialDelay": "10ms", "attempts": 50}}]}
 TARGET = "x.y@1 crm"
-# Times are scaled by a fifth on this stage. The window is long, so that a busy machine changes nothing.
-QUICK: Any = {"circuit_cool_down_seconds": 1.0, "circuit_cool_down_seconds_max": 5.0, "circuit_window_seconds": 300.0}
+# Times are scaled by a fifth on this stage. Windows and permits are long, so that a busy machine changes nothing.
+QUICK: Any = {
+    "circuit_cool_down_seconds": 1.0,
+    "circuit_cool_down_seconds_max": 5.0,
+    "circuit_window_seconds": 300.0,
+    "circuit_permit_seconds": 300.0,
+}
 SLOW: Any = {**QUICK, "circuit_cool_down_seconds": 3_000.0, "circuit_cool_down_seconds_max": 3_000.0}
 
 
@@ -82,8 +87,12 @@ async def state(tables: Database) -> str:
 
 
 async def all_wait(tables: Database, ids: list[str]) -> bool:
-    rows = await tables.fetch("SELECT state FROM executions WHERE execution_id = ANY(%s::uuid[])", (ids,))
-    return [row[0] for row in rows] == ["WAITING"] * len(ids)
+    """Each of them waits for a circuit, and for nothing else."""
+    for id_ in ids:
+        stored = await stored_events(tables, id_)
+        if not stored or not isinstance(stored[-1].event, WorkHeldBack):
+            return False
+    return True
 
 
 async def events(tables: Database, id_: str, *kinds: type) -> list[Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.core.commands import Cancel, ReportStopped
+from services.coordinator.core.commands import Cancel, Discard, MarkFixed, ReportStopped, Requeue
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.effects import parking
 from services.coordinator.core.retry import DEATHS_MAX
@@ -326,3 +326,21 @@ def test_a_compensation_is_not_retried_by_itself(is_final, reason):
         story.fail("a$undo")
     from_node = "a$undo" if is_final else "bad"
     assert story.retry(from_node=from_node).refusal.reason == reason
+
+
+@pytest.mark.parametrize("on_failure", ["CONTINUE", "FAIL_FAST", "HOLD"])
+def test_a_compensation_that_failed_is_a_dead_letter_which_a_person_resolves(on_failure):
+    story = started(undoable("a"), undoable("b"), node("c"), onFailure=on_failure)
+    story.do("a", "b")
+    story.cancel()
+    for id in ("b$undo", "a$undo"):
+        story.assign(id)
+        story.fail(id)
+    assert (story.state, compensated(story)) == ("CANCELLED", ((), ("a", "b")))
+    fixed, discarded = story.run("a$undo").number, story.run("b$undo").number
+    assert sorted(story.execution.dead_letters) == [discarded, fixed]
+    assert story.give(Requeue, fixed, message_id="m1").refusal.reason == "NODE_NOT_RETRIED"
+    assert names(story.give(MarkFixed, fixed, b"null", message_id="m2")) == ["DeadLetterResolved"]
+    assert names(story.give(Discard, discarded, message_id="m3")) == ["DeadLetterResolved"]
+    assert [each.resolution for each in story.execution.dead_letters.values()] == ["DISCARDED", "FIXED"]
+    assert story.state == "CANCELLED"

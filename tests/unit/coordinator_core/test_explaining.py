@@ -142,3 +142,12 @@ def test_nothing_blocks_an_execution_that_has_ended():
     story = begun()
     story.succeed("a")
     assert blocked_by(story) == []
+
+
+def test_a_held_node_waits_for_the_decision_of_a_person():
+    story = begun(onFailure="HOLD")
+    story.later(2)
+    story.fail("a")
+    story.later(60)
+    assert blocked_by(story) == [("WAITING_FOR_RESOLUTION", "a", 2, 0)]
+    assert spent(story) == {"RUNNING": 2, "WAITING_FOR_RESOLUTION": 60}

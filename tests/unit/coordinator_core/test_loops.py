@@ -301,6 +301,45 @@ def test_the_outcome_of_an_item_after_a_cancel_begins_nothing(end):
     assert (story.state, story.ready_items) == ("CANCELLED", [])
 
 
+def test_a_failed_loop_is_done_again_with_all_its_items():
+    story = looping("a", "b", maxParallel=1)
+    story.assign()
+    story.succeed("l", item=1)
+    story.assign()
+    story.fail("l", item=2)
+    assert story.state == "FAILED"
+    story.retry(l=b'{"x":1}')
+    assert [(work.key, work.overrides) for work in story.execution.ready] == [(WorkKey("l", 1, 2), b'{"x":1}')]
+    for item in (1, 2):
+        story.assign()
+        story.succeed("l", b"%d" % item, item=item)
+    assert (story.state, story.run("l").output) == ("SUCCESS", b"[1,2]")
+
+
+def test_no_item_is_granted_and_no_loop_ends_while_the_execution_is_paused():
+    story = looping("a", "b", maxParallel=1)
+    story.assign()
+    story.pause()
+    story.succeed("l", b"1", item=1)
+    assert (story.ready_items, story.state) == ([2], "PAUSED")
+    story.resume()
+    story.assign()
+    story.pause("pause2")
+    story.succeed("l", b"2", item=2)
+    assert story.state == "PAUSED"
+    story.resume("resume2")
+    assert (story.state, story.run("l").output) == ("SUCCESS", b"[1,2]")
+
+
+def test_a_cancel_of_a_paused_execution_ends_a_loop_that_has_to_go_on():
+    story = looping("a")
+    story.assign()
+    story.pause()
+    story.succeed("l", item=1)
+    story.cancel()
+    assert (story.state, story.run("l").state.value) == ("CANCELLED", "CANCELLED")
+
+
 def test_a_successor_goes_on_with_the_items():
     story = looping(*"abc", maxParallel=2)
     story.assign()

@@ -17,7 +17,7 @@ from services.runner.app.module_loop import STALLED_SECONDS
 from services.runner.app.modules.flow import delay
 from services.runner.app.worker import TEND_SECONDS
 from services.runner.core.failures import Failure, FailureClass
-from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
+from services.runner.core.job import Deferred, Job, Released, Stopped, StoredOutput, Succeeded
 from services.runner.peers.translate import report_of
 from tests.support.probe import until
 from tests.support.runner_bench import EXECUTION_ID, HANGS_SECONDS, RUN_LEASE, STALLED_SECONDS_MAX, Bench, Signal, a_job
@@ -485,3 +485,37 @@ async def test_a_module_that_never_ends_its_block_fails_its_run_and_costs_the_ot
     assert isinstance(failure, Failure)
     assert (failure.failure_class, failure.type) == (FailureClass.TRANSIENT, "LOOP_BLOCKED")
     assert told == {"e.2": Released("LOOP_STALLED", True)}
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_module_leaves_its_work_to_whoever_has_the_token(bench: Bench, is_async: bool) -> None:
+    async def later(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        return ctx.defer()
+
+    def plain(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        tokens.append(ctx.defer())
+        return object()
+
+    tokens: list[str] = []
+    bench.registry.declare("test.later@1")(later if is_async else plain)
+    outcome = await bench.outcome(a_job("test.later@1", completion_token="e.1.proof"))
+    assert outcome == Deferred(), "what it returns is ignored"
+    assert tokens == ([] if is_async else ["e.1.proof"])
+    assert bench.desk.capacity > 0, "its place is free"
+
+
+async def test_a_module_that_fails_after_it_has_deferred_its_work_has_failed(bench: Bench) -> None:
+    async def later(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        ctx.defer()
+        raise TransientError("the bank is closed")
+
+    bench.registry.declare("test.later@1")(later)
+    assert await bench.failure(a_job("test.later@1", completion_token="e.1.proof")) == (TRANSIENT, "TRANSIENT")
+
+
+async def test_work_without_a_token_cannot_be_deferred(bench: Bench) -> None:
+    async def later(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        return ctx.defer()
+
+    bench.registry.declare("test.later@1")(later)
+    assert await bench.failure(a_job("test.later@1")) == (PERMANENT, "CANNOT_DEFER")

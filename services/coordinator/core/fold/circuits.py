@@ -24,7 +24,7 @@ def work_held_back(execution: Execution, event: ev.WorkHeldBack) -> None:
     execution.let_through.pop(event.key, None)
     hold = execution.held_back.get(event.key)
     if hold is None:
-        hold = execution.held_back[event.key] = CircuitHold(work, event.target, event.until_time)
+        hold = execution.held_back[event.key] = CircuitHold(work, event.target, event.until_time, event.time)
     hold.target, hold.until = event.target, event.until_time
     if event.give_up_time:
         hold.timer = set_timer(execution, event.give_up_time, TimerKind.GIVE_UP, hold)

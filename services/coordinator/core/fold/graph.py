@@ -114,7 +114,9 @@ def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> 
         work.state = WorkState.CANCELLED
         item_ended(work)
         return
-    if event.reason is not None and not event.is_handled and not event.key.iteration:
+    # A compensation that fails changes nothing in the execution, but a person has to know.
+    is_letter = (not event.is_handled or work.node.undoes) and not event.key.iteration
+    if is_letter and event.reason is not None:
         execution.dead_letters[event.run] = DeadLetter(execution.runs[event.run - 1], event.reason, event.time)
     if event.is_held:
         work.state = WorkState.HELD

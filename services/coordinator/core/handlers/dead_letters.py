@@ -21,6 +21,9 @@ def requeue(turn: Turn, command: Requeue) -> CommandRefusal | None:
     if not isinstance(found, DeadLetter):
         return found
     node_id = found.run.work.node.id
+    if found.run.work.node.undoes:
+        message = "a compensation is not done again: undo its node by hand, and mark the dead letter as fixed"
+        return CommandRefusal(RefusalReason.NODE_NOT_RETRIED, message)
     overrides = {node_id: command.overrides} if command.overrides else {}
     return reopen(turn, command, with_what_was_left(turn.execution, node_id), overrides, notes=command.notes)
 
@@ -31,6 +34,10 @@ def mark_fixed(turn: Turn, command: MarkFixed) -> CommandRefusal | None:
     if not isinstance(found, DeadLetter):
         return found
     node_id = found.run.work.node.id
+    if found.run.work.node.undoes:
+        # A person has undone the node. Nothing else follows from that.
+        resolve(turn, command, command.run, DeadLetterResolution.FIXED, command.notes)
+        return None
     chosen = with_what_was_left(turn.execution, node_id)
     refusal = reopen(turn, command, chosen, {}, notes=command.notes, fixed=node_id)
     if refusal is None:
