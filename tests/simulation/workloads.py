@@ -148,7 +148,7 @@ def targets(random: Random) -> Workload:
     """What it calls is away for a while, so its circuit opens."""
     ids = [f"n{i}" for i in range(random.randint(2, 6))]
     retry = {"attempts": 40, "initialDelay": "0.1s", "factor": 1.5, "maxDelay": "1s"}
-    nodes = [{"id": id_, "module": "ledger.call@1", "config": {"fails_calls": random.randint(1, 6)}} for id_ in ids]
+    nodes = [{"id": id_, "module": "ledger.call@1", "config": {"fails_calls": random.randint(1, 3)}} for id_ in ids]
     return Workload({"retry": retry, "nodes": nodes, "edges": []}, effects=frozenset(ids))
 
 
