@@ -407,6 +407,48 @@ RED_TEAM: Final = [
     for attack, door in DOORS.items()
 ]
 
+# The simulation notices these within its first worlds. The last two change the stores in memory, which stand for those
+# in PostgreSQL there.
+_MEMORY: Final = "tests/support"
+SIMULATED: Final = [
+    Mutant(
+        "take_over_that_grants_live_runs_again",
+        *(_COORDINATOR, "adopt", taken_as("command.live", "()")),
+        "test_promises_hold_in_every_world[0]",
+    ),
+    Mutant(
+        "report_acknowledged_before_the_commit",
+        *(_COORDINATOR, "OwnedExecutions.reported", also("session.acknowledge([each.report_id for each in reports])")),
+        "test_promises_hold_in_every_world[0]",
+    ),
+    Mutant(
+        "end_acknowledged_before_the_commit",
+        *(_DISPATCHER, "CoordinatorSessionOwner.on_reports"),
+        also("session.acknowledge([each.report_id for each in reports])"),
+        "test_promises_hold_in_every_world[0]",
+    ),
+    Mutant(
+        "append_of_unknown_outcome_treated_as_another_holders",
+        *(_COORDINATOR, "CommitLoop._is_ours", not_compared("fence")),
+        "test_promises_hold_in_every_world[0]",
+    ),
+    Mutant(
+        "credit_below_zero_costs_a_place",
+        *(_CHASSIS, "divide", answered("max", "stream.left", where="left")),
+        "test_promises_hold_in_every_world[200]",
+    ),
+    Mutant(
+        "slots_not_counted",
+        *(_MEMORY, "QueueTables.free_slots", answered("sum", "0")),
+        "test_promises_hold_in_every_world[0]",
+    ),
+    Mutant(
+        "fence_dropped_from_the_append",
+        *(_MEMORY, "MemoryJournal._append", not_compared("epoch")),
+        "test_promises_hold_in_every_world[0]",
+    ),
+]
+
 MUTANTS: Final = [
     *FENCES,
     *ADMISSION,
@@ -422,4 +464,5 @@ MUTANTS: Final = [
     *TEMPLATES,
     *WAITS,
     *RED_TEAM,
+    *SIMULATED,
 ]
