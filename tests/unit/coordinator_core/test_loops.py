@@ -4,40 +4,15 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.core.commands import CompleteRun, FinishLoop, ReportDeferred, ReportSuccess, StartLoop
+from services.coordinator.core.commands import FinishLoop, ReportSuccess, StartLoop
 from services.coordinator.core.effects import GrantRun, ReadItems, StopRun, StoreLoopOutput, parking, resume_effects
 from services.coordinator.core.items import InvalidItems, LoopConfig, loop_config, unread_lists
 from services.coordinator.core.loop_outputs import output_parts
 from services.coordinator.core.loops import OUTPUT_BYTES_MAX
 from services.coordinator.core.summary import summary
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, FailureReason, OutputRef, WorkKey
+from tests.support.loops import BODY, LARGE, for_each, left_to_somebody_else, looping
 from tests.support.story import SECOND, Story, begun, chain, edge, fields, names, node, started, the_event
-
-BODY = {"module": "noop@1"}
-LARGE = OutputRef("k" * 60, "0" * 64, 300_000)
-
-
-def for_each(items, *, id="l", body=BODY, node_more=None, **config):
-    return node(id, "for_each@1", config={"items": items, "body": body, **config}, **(node_more or {}))
-
-
-def repeat(until="output.done", *, body=BODY, **config):
-    return node("r", "repeat@1", config={"until": until, "body": body, **config})
-
-
-def looping(*items, edges=(), more=(), **config):
-    """A loop over these items that has begun."""
-    return started(for_each(list(items), **config), *more, edges=edges)
-
-
-def turns(story, *branches):
-    """One turn after the other."""
-    for branch in branches:
-        item = story.ready_items[0]
-        story.assign()
-        decision = story.succeed("r", b'{"turn":%d}' % item, branch, item=item)
-    return decision
-
 
 # for_each
 
@@ -503,99 +478,12 @@ def test_an_output_of_just_the_inline_limit_is_inline():
     assert (story.state, len(story.run("l").output)) == ("SUCCESS", INLINE_BYTES_MAX)
 
 
-# repeat
-
-
-def test_a_repeat_takes_turns_until_its_expression_is_true():
-    story = started(repeat())
-    decision = turns(story, "false", "false", "true")
-    assert names(decision) == ["RunSucceeded", "LoopClosed", "RunSucceeded", "ExecutionFinished"]
-    assert story.run("r").output == b'{"output":{"turn":3},"iterations":3}'
-
-
-def test_the_runner_of_a_turn_is_given_the_expression():
-    story = started(repeat("output.n > 5"))
-    (work,) = story.execution.ready
-    assert (work.node.until, work.is_templated) == ("output.n > 5", True)
-    story.assign()
-    assert [effect.item for effect in story.effects] == [None]
-
-
-def test_too_many_turns_fail_a_repeat():
-    story = started(repeat(maxIterations=2))
-    turns(story, "false", "false")
-    error = story.execution.error
-    assert (story.state, error.node, error.type) == ("FAILED", "r", "MAX_ITERATIONS")
-
-
-def test_a_delay_between_turns_is_a_wait():
-    story = started(repeat(delay="60s"))
-    assert names(turns(story, "false")) == ["RunSucceeded", "WaitStarted"]
-    assert (story.state, parking(story.execution, story.now)) == ("WAITING", story.now + 60 * SECOND)
-    assert names(story.wake()) == ["WaitEnded", "LoopContinued"]
-    assert story.ready_items == [2]
-    turns(story, "true")
-    assert story.state == "SUCCESS"
-
-
-def test_no_delay_follows_the_last_turn():
-    story = started(repeat(delay="60s", maxIterations=1))
-    turns(story, "false")
-    assert story.state == "FAILED"
-
-
-def test_a_cancel_ends_a_repeat_that_waits():
-    story = started(repeat(delay="60s"))
-    turns(story, "false")
-    assert names(story.cancel()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
-    assert (story.state, story.execution.loops) == ("CANCELLED", {})
-
-
-def test_a_turn_that_fails_ends_the_repeat():
-    story = started(repeat())
-    turns(story, "false")
-    story.assign()
-    story.fail("r", item=2)
-    assert (story.state, story.execution.error.message) == ("FAILED", "iteration 2: r went wrong 42 times")
-
-
-def left_to_somebody_else(story, id, item):
-    run = story.run(id, item)
-    return story.when(ReportDeferred(run.number, run.epoch, start_time=story.now, end_time=story.now))
-
-
-def test_whoever_completes_a_turn_says_whether_the_loop_goes_on():
-    story = started(repeat())
-    for item, branch in ((1, ""), (2, "true")):
-        story.assign()
-        left_to_somebody_else(story, "r", item)
-        story.when(CompleteRun(f"m{item}", "", story.run("r", item).number, b"%d" % item, branch))
-    assert (story.state, story.run("r").output) == ("SUCCESS", b'{"output":2,"iterations":2}')
-
-
 def test_a_failed_item_ends_those_that_are_left_to_somebody_else():
     story = looping("a", "b")
     story.assign()
     left_to_somebody_else(story, "l", 1)
     story.fail("l", item=2)
     assert (story.state, story.run("l", 1).state.value) == ("FAILED", "CANCELLED")
-
-
-def test_a_large_last_turn_is_stored():
-    story = started(repeat())
-    story.assign()
-    story.succeed("r", LARGE, "true", item=1)
-    (loop,) = story.execution.unstored.values()
-    assert list(output_parts(story.execution, loop)) == [b'{"output":', LARGE, b',"iterations":1}']
-
-
-@pytest.mark.parametrize(
-    "config", [b'{"maxIterations":0}', b'{"maxIterations":10001}', b'{"delay":"soon"}', b'{"maxIterations":true}']
-)
-def test_a_rendered_config_that_makes_no_sense_fails_the_repeat(config):
-    story = begun(repeat(delay="{{ input.wait }}"))
-    story.succeed("r", config)
-    assert (story.state, story.execution.error.type) == ("FAILED", "INVALID_CONFIG")
 
 
 def test_the_branch_of_an_item_means_nothing_to_a_list():
