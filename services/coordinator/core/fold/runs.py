@@ -6,7 +6,6 @@ from services.coordinator.core.fold.graph import (
     begin,
     fail,
     item_ended,
-    make_ready,
     passed_over,
     release_targets,
 )
@@ -205,12 +204,6 @@ def forget_loop(execution: Execution, key: WorkKey) -> None:
     if loop := execution.loops.pop(key, None):
         # Its items keep the loop, and the list may be large.
         loop.items = ()
-
-
-def backoff_ended(execution: Execution, event: ev.BackoffEnded) -> None:
-    work = execution.backoffs.pop(event.key)
-    work.timer = 0
-    make_ready(execution, work)
 
 
 def ended_run(execution: Execution, event: ev.RunEvent) -> Run:
