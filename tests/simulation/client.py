@@ -37,6 +37,7 @@ class Client:
         self.answers: dict[str, tuple[int, str]] = {}
         # The executions for which a cancel was sent. It may have been accepted although no answer came.
         self.cancelled: set[str] = set()
+        self._orders: dict[str, StartOrder] = {}
         self.children: set[str] = set()
         # What people have yet to send.
         self.sendings_open = 0
@@ -73,6 +74,7 @@ class Client:
         order.create_time.FromDatetime(world.clock.now())
         if start.deadline is not None:
             order.deadline_time.FromNanoseconds(world.clock.epoch_ns() + round(start.deadline * 1e9))
+        self._orders[execution_id] = order
         return item
 
     async def _keep_stream(self) -> None:
@@ -150,6 +152,10 @@ class Client:
             await world.clock.sleep(after)
             if sending is Sending.APPROVE:
                 await self._approve(id_, workspace)
+            elif sending is Sending.COMPLETE:
+                await self._complete(id_, workspace)
+            elif sending is Sending.RETRY:
+                await self._retry(id_, workspace)
             else:
                 await self._deliver(self._message(sending, id_, f"{sending.value}:{id_}:{number}"), workspace)
             self.sendings_open -= 1
@@ -163,6 +169,25 @@ class Client:
                     message = self._message(Sending.APPROVE, id_, message_id, run=number)
                     await self._deliver(message, workspace)
             await world.clock.sleep(0.3)
+
+    async def _complete(self, execution_id: str, workspace: str) -> None:
+        """What a module has deferred, as the one to whom it gave the token."""
+        world = self._world
+        while not world.invariants.is_final(execution_id):
+            for number in world.invariants.deferred_runs(execution_id):
+                message_id = f"complete:{execution_id}:{number}"
+                message = self._message(Sending.COMPLETE, execution_id, message_id, run=number)
+                await self._deliver(message, workspace)
+            await world.clock.sleep(0.3)
+
+    async def _retry(self, execution_id: str, workspace: str) -> None:
+        world, number = self._world, 0
+        while (state := world.invariants.final_state(execution_id)) in ("", "FAILED"):
+            if state:
+                number += 1
+                message = self._message(Sending.RETRY, execution_id, f"retry:{execution_id}:{number}")
+                await self._deliver(message, workspace, self._orders[execution_id])
+            await world.clock.sleep(0.5)
 
     def _message(self, sending: Sending, execution_id: str, message_id: str, *, run: int = 0) -> ExecutionMessage:
         message = ExecutionMessage(message_id=message_id, execution_id=execution_id)
@@ -183,14 +208,18 @@ class Client:
             case Sending.APPROVE:
                 decide = command.decide_approval
                 decide.run, decide.key_id, decide.role, decide.approves, decide.form = run, "key", "ADMIN", True, b"{}"
+            case Sending.COMPLETE:
+                command.complete_run.run, command.complete_run.output = run, b"{}"
+            case Sending.RETRY:
+                command.retry.SetInParent()
             case _:
                 assert_never(sending)
         message.command = command.SerializeToString()
         return message
 
-    async def _deliver(self, message: ExecutionMessage, workspace: str) -> None:
-        """Send it until there is an answer, and sometimes once more."""
-        request = pb.DeliverRequest(message=message, workspace=workspace)
+    async def _deliver(self, message: ExecutionMessage, workspace: str, start: StartOrder | None = None) -> None:
+        """Send it until there is an answer, and sometimes once more. With a start it may reopen the execution."""
+        request = pb.DeliverRequest(message=message, workspace=workspace, start=start)
         left = self._world.random.choice([1, 1, 2])
         for name in itertools.cycle(self._world.names("dispatcher")):
             try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from services.chassis.lease.timing import RUN
 from services.coordinator.core import events as ev
+from services.coordinator.core.circuits import CircuitState
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.fold import apply
@@ -26,6 +27,7 @@ from services.dispatcher.core.items import State
 from tests.simulation.ledger import Call
 from tests.simulation.loop import Host
 from tests.simulation.network import Connection
+from tests.simulation.settings import CIRCUIT_PERMITS
 from tests.support.memory_journal import JournalRow
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 from windlass.definition.examination import examine
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 _EXECUTION_HOP: Final = "/windlass.dispatcher.v1.CoordinatorSessions/Session"
 _RUN_HOP: Final = "/windlass.coordinator.v1.RunnerSessions/Session"
 _ENQUEUE: Final = "/windlass.dispatcher.v1.EnqueueService/Enqueue"
+# What may still happen to an execution that has ended: it is reopened, or somebody is refused.
+_AFTER_END: Final = (ev.ExecutionAdopted, ev.LateReportRejected, ev.CommandRefused, ev.ExecutionReopened)
 # The deaths of different instances after which work counts as poison.
 _DEATHS: Final = 3
 
@@ -49,7 +53,9 @@ class Fold:
         self.execution = execution
         self.rows: list[JournalRow] = []
         self.epoch = 0
-        self.messages: set[str] = set()
+        # The kinds of events that messages have led to.
+        self.messages: set[tuple[str, str]] = set()
+        self.deferred: list[int] = []
         self.attempts: set[tuple[WorkKey, int]] = set()
         self.dead: Counter[WorkKey] = Counter()
 
@@ -73,6 +79,16 @@ class Invariants:
         fold = self._folds.get(execution_id)
         return fold is not None and fold.execution.is_final
 
+    def final_state(self, execution_id: str) -> str:
+        """Empty: it goes on."""
+        fold = self._folds.get(execution_id)
+        return str(fold.execution.state) if fold is not None and fold.execution.is_final else ""
+
+    def deferred_runs(self, execution_id: str) -> list[int]:
+        """The runs whose modules have left their work to somebody else."""
+        fold = self._folds.get(execution_id)
+        return [] if fold is None else list(fold.deferred)
+
     def _check(self, holds: bool, promise: str, what: str) -> None:
         self.cases[promise] += 1
         if not holds:
@@ -82,6 +98,7 @@ class Invariants:
 
     def check_commit(self) -> None:
         self._check_queue()
+        self._check_circuits()
         tables = self._world.journal
         for execution_id, rows in tables.journal.items():
             fold = self._folds.get(execution_id)
@@ -108,6 +125,13 @@ class Invariants:
         for workspace, count in going.items():
             slots = self._world.limits[workspace].executions_max
             self._check(count <= slots, "S13", f"{count} executions of {workspace} go at once, with {slots} slots")
+
+    def _check_circuits(self) -> None:
+        now = self._world.clock.epoch_ns() // 1_000
+        for circuit in self._world.circuits.values():
+            if circuit.state is not CircuitState.CLOSED:
+                permits = sum(permit.until > now for permit in circuit.permits)
+                self._check(permits <= CIRCUIT_PERMITS, "S20", f"{circuit.target} has {permits} permits")
 
     def _check_row(self, execution_id: str, row: JournalRow) -> None:
         stored = unseal(row.events)
@@ -155,17 +179,21 @@ class Invariants:
     def _check_event(self, fold: Fold, event: ev.Event) -> None:
         execution = fold.execution
         self.cases[type(event).__name__] += 1
-        is_after_end = execution.is_final and not isinstance(event, ev.ExecutionAdopted | ev.LateReportRejected)
+        is_after_end = execution.is_final and not isinstance(event, _AFTER_END)
         self._check(not is_after_end, "S7", f"{type(event).__name__} of {execution.execution_id} after its end")
-        if message_id := getattr(event, "message_id", ""):
-            self._check(message_id not in fold.messages, "S5", f"{message_id} took effect twice")
-            fold.messages.add(message_id)
+        # A command may resolve several dead letters.
+        if (message_id := getattr(event, "message_id", "")) and not isinstance(event, ev.DeadLetterResolved):
+            effect = (type(event).__name__, message_id)
+            self._check(effect not in fold.messages, "S5", f"{message_id} took effect twice")
+            fold.messages.add(effect)
         match event:
             case ev.RunLeased():
                 self._check_lease(fold, event)
             case ev.RunSucceeded():
                 work = execution.work_of(event.key)
                 self._check(work.state not in SETTLED, "S8", f"{event.key} succeeded in state {work.state}")
+            case ev.RunDeferred():
+                fold.deferred.append(event.run)
             case ev.RunLost():
                 self._check_loss(fold, event)
             case ev.WaitEnded(outcome=ev.WaitOutcome.EXPIRED):
@@ -303,7 +331,7 @@ class Invariants:
             state = str(execution.state)
             is_expected = state in start.workload.ends or self._is_excused(fold, execution_id, start)
             self._check(is_expected, "S4", f"{execution_id} ({start.version_id}) ended as {state}: {execution.error}")
-            if state in start.workload.ends:
+            if state in start.workload.ends and not self._has_died(fold):
                 items = start.workload.items
                 wanted = {node: items.get(node, 1) for node in start.workload.effects}
                 missing = sorted(node for node, count in wanted.items() if counts[execution_id, node] != count)
@@ -331,9 +359,8 @@ class Invariants:
 
     @staticmethod
     def _has_died(fold: Fold) -> bool:
-        """Its runners have died with its work too often."""
-        error = fold.execution.error
-        return error is not None and error.type == "POISON" and max(fold.dead.values()) >= _DEATHS
+        """Its runners have died with a piece of its work too often."""
+        return max(fold.dead.values(), default=0) >= _DEATHS
 
     def _check_repeats(self, start: Any) -> None:
         ids = [start.execution_id, *start.repeats]

@@ -23,11 +23,14 @@ from services.chassis.grpc.errors import status_code, status_of, trailers_of
 from services.chassis.grpc.health import HealthBoard
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from tests.simulation.loop import Host, VirtualLoop, present_host
+from tests.simulation.settings import SCALE
 
 # A message on its way: the bytes, or one of these.
 _OPEN, _END = object(), object()
 # How long a peer may not notice that the other side is gone: keepalive finds it.
 UNNOTICED_SECONDS = 4.0
+# How long a unary call may take when its caller says nothing, before it is scaled.
+_CALL_SECONDS = 5.0
 # (server's method, whether it goes to the server, the connection, bytes)
 Tap = Callable[["Connection", bool, bytes], None]
 
@@ -407,7 +410,7 @@ class UnaryCall:
         connection = self._channel.connect(self._method)
         connection.up.send(self._serialize(request))
         try:
-            async with asyncio.timeout(timeout or 5.0):
+            async with asyncio.timeout((timeout or _CALL_SECONDS) * SCALE):
                 answer = await connection.for_client.get()
         except TimeoutError:
             raise Broken(grpc.StatusCode.DEADLINE_EXCEEDED, "the time for this call is over") from None

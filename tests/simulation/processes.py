@@ -24,6 +24,7 @@ from services.runner.wiring import RunnerService
 from tests.simulation.ledger import declare_modules
 from tests.simulation.loop import Host
 from tests.simulation.network import Channels, Server
+from tests.simulation.settings import CIRCUIT_PERMITS
 from tests.support.memory_circuits import MemoryCircuits
 from tests.support.memory_journal import MemoryJournal, MemoryReads
 from tests.support.memory_mailbox import MemoryHousekeeping, MemoryMailbox
@@ -111,6 +112,12 @@ class SimulatedCoordinator(CoordinatorService):
                 dispatchers=",".join(map(address_of, world.names("dispatcher"))),
                 apis=address_of("api-0"),
                 executions_max=world.executions_max,
+                circuit_window_seconds=5.0,
+                circuit_outcomes_min=4,
+                circuit_cool_down_seconds=0.5,
+                circuit_cool_down_seconds_max=1.0,
+                circuit_permits=CIRCUIT_PERMITS,
+                circuit_permit_seconds=2.0,
                 drain_seconds=5.0,
             )
         )

@@ -30,6 +30,10 @@ class Sending(Enum):
     SIGNAL = "signal"
     # Every approval that is asked for is given, until the execution has ended.
     APPROVE = "approve"
+    # Every run that its module has left to somebody else is completed, until the execution has ended.
+    COMPLETE = "complete"
+    # What has failed is done again, until the execution has ended well or for another reason.
+    RETRY = "retry"
 
 
 # The signal that executions wait for.
@@ -128,6 +132,26 @@ def sleeps(random: Random) -> Workload:
     return Workload({"nodes": nodes, "edges": _edges("a>rest", "rest>b")}, effects=frozenset("ab"))
 
 
+def renders(random: Random) -> Workload:
+    """Runners render the config of a control node, and the output."""
+    first = _work(random, "a") | {"inputs": {"pause": random.choice([0.2, 1.0, 11.0])}}
+    rest = {"id": "rest", "module": "sleep@1", "config": {"duration": "{{ nodes.a.output.inputs.pause }}"}}
+    definition = {
+        "nodes": [first, rest, _work(random, "b")],
+        "edges": _edges("a>rest", "rest>b"),
+        "output": {"of": "{{ nodes.b.output.execution }}"},
+    }
+    return Workload(definition, effects=frozenset("ab"))
+
+
+def targets(random: Random) -> Workload:
+    """What it calls is away for a while, so its circuit opens."""
+    ids = [f"n{i}" for i in range(random.randint(2, 6))]
+    retry = {"attempts": 40, "initialDelay": "0.1s", "factor": 1.5, "maxDelay": "1s"}
+    nodes = [{"id": id_, "module": "ledger.call@1", "config": {"fails_calls": random.randint(1, 3)}} for id_ in ids]
+    return Workload({"retry": retry, "nodes": nodes, "edges": []}, effects=frozenset(ids))
+
+
 def fails(random: Random) -> Workload:
     """One node fails for good. What depends on it is blocked, and the rest is done."""
     nodes = [_work(random, "bad", is_permanent=True), _work(random, "blocked"), _work(random, "apart")]
@@ -184,12 +208,36 @@ def children(random: Random) -> Workload:
     return Workload({"nodes": nodes, "edges": _edges("a>kid", "kid>b")}, effects=frozenset("ab"), child=child)
 
 
+def sagas(random: Random) -> Workload:
+    """It fails at its end, and what was done before is undone."""
+    done = [_work(random, id_) | {"compensate": {"module": "ledger.put@1"}} for id_ in ("a", "b")]
+    nodes = [*done, _work(random, "bad", is_permanent=True)]
+    effects = frozenset(["a", "b", "a$undo", "b$undo", "bad"])
+    return Workload({"nodes": nodes, "edges": _edges("a>b", "b>bad")}, FAILED, effects)
+
+
+def outside(random: Random) -> Workload:
+    """Somebody else finishes the work of a node."""
+    nodes = [{"id": "a", "module": "ledger.defer@1"}, _work(random, "b")]
+    definition = {"nodes": nodes, "edges": _edges("a>b")}
+    return Workload(definition, effects=frozenset("ab"), sendings=(Sending.COMPLETE,))
+
+
+def reopened(random: Random) -> Workload:
+    """It fails at first. People have it done again."""
+    bad = _work(random, "bad", fails_calls=random.randint(1, 2)) | {"retry": {"attempts": 1}}
+    definition = {"nodes": [_work(random, "a"), bad, _work(random, "c")], "edges": _edges("a>bad", "bad>c")}
+    return Workload(definition, effects=frozenset(["a", "c"]), sendings=(Sending.RETRY,))
+
+
 GENERATORS: Final[Sequence[Callable[[Random], Workload]]] = (
     row,
     diamond,
     fan,
     retries,
     sleeps,
+    renders,
+    targets,
     fails,
     handles,
     signals,
@@ -197,6 +245,9 @@ GENERATORS: Final[Sequence[Callable[[Random], Workload]]] = (
     each,
     turns,
     children,
+    sagas,
+    outside,
+    reopened,
 )
 
 

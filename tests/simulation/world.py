@@ -30,6 +30,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Host, VirtualClock, VirtualLoop, present_host
 from tests.simulation.network import Network
 from tests.simulation.processes import SimulatedProcess
+from tests.simulation.settings import SCALE
 from tests.simulation.workloads import draw_starts, draw_workloads
 from tests.support.memory_circuits import CircuitRows
 from tests.support.memory_journal import JournalTables
@@ -37,8 +38,6 @@ from tests.support.memory_queue import QueueTables
 from tests.support.session_store import SessionRow
 from windlass.dispatcher.v1.queue_pb2 import TenantLimits
 
-# Lease times, and with them those of the faults, are a fifth of the real ones.
-SCALE: Final = 0.2
 # By then everything has to be over, counted from the healing. The longest sleep and a few backoffs fit in.
 HEALED_SECONDS_MAX: Final = 90.0
 
@@ -186,8 +185,10 @@ class World:
         return found
 
     def is_over(self) -> bool:
-        sent = sum(1 + len(start.repeats) for start in self.starts)
-        if len(self.client.answers) < sent or self.client.sendings_open or self.queue.queue:
+        if self.queue.queue or self.client.sendings_open:
+            return False
+        sent = (each for start in self.starts for each in (start.execution_id, *start.repeats))
+        if not all(each in self.client.answers for each in sent):
             return False
         return all(self.invariants.is_final(each) for each in self.accepted())
 

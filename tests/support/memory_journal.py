@@ -11,6 +11,7 @@ from services.coordinator.app.ports import Append, Fence, Loaded, RunName, RunSt
 from services.coordinator.core.projection import (
     APPROVAL_CHANGING,
     APPROVAL_COLUMNS,
+    DEAD_LETTER_COLUMNS,
     EXECUTION_CHANGING,
     EXECUTION_COLUMNS,
     EXECUTION_REOPENED,
@@ -34,6 +35,10 @@ _DEFAULTS: Final[Mapping[str, Any]] = dict.fromkeys(RUN_COLUMNS) | {
 }
 
 
+# Nothing else of a dead letter ever changes.
+_RESOLUTION: Final = ("resolution", "resolve_time", "reviewer", "notes")
+
+
 class JournalRow(NamedTuple):
     last_seq: int
     epoch: int
@@ -46,6 +51,7 @@ class JournalTables:
     executions: dict[str, dict[str, Any]] = field(default_factory=dict)
     runs: dict[RunName, dict[str, Any]] = field(default_factory=dict)
     approvals: dict[RunName, dict[str, Any]] = field(default_factory=dict)
+    dead_letters: dict[RunName, dict[str, Any]] = field(default_factory=dict)
 
 
 class MemoryJournal:
@@ -96,6 +102,10 @@ class MemoryJournal:
             approval = _named(APPROVAL_COLUMNS, values)
             known = tables.approvals.setdefault((id_, approval["number"]), approval)
             known |= {name: approval[name] for name in APPROVAL_CHANGING}
+        for values in append.dead_letters:
+            letter = _named(DEAD_LETTER_COLUMNS, values)
+            known = tables.dead_letters.setdefault((id_, letter["number"]), letter)
+            known |= {name: letter[name] for name in _RESOLUTION}
         return True
 
     async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:

@@ -35,6 +35,7 @@ class DispatcherMailbox:
         self._book = book
         self._channels = channels
         self._clock = clock
+        self._answered = ""
 
     async def deliver(self, report: ReceivedReport, workspace: str) -> bool:
         """The report is durable if it returns True. False: no dispatcher knows its execution. Raises MailboxFull."""
@@ -59,7 +60,8 @@ class DispatcherMailbox:
     async def _deliver(self, message: ExecutionMessage, workspace: str) -> bool:
         request = DeliverRequest(message=message, workspace=workspace)
         failure: Exception | None = None
-        for address in sorted(await self._book.read()):
+        # The one that answered last comes first. Another may hang, and each call would wait for it.
+        for address in sorted(await self._book.read(), key=lambda each: (each != self._answered, each)):
             try:
                 answer = await QueueServiceStub(self._channels.get(address)).Deliver(request)
             except grpc.aio.AioRpcError as error:
@@ -68,6 +70,7 @@ class DispatcherMailbox:
                     raise MailboxFull(message.execution_id) from None
                 failure = error
             else:
+                self._answered = address
                 return bool(answer.found)
         raise DependencyUnavailable("dispatcher", str(failure or "no replica is known"))
 
