@@ -19,6 +19,7 @@ from services.api.app.explanations import Explanations
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
 from services.api.app.outside_work import OutsideWork
+from services.api.app.redriving import Redriver
 from services.api.app.startables import Startables
 from services.api.app.starts import Starter
 from services.api.app.watching import EventWatcher
@@ -173,7 +174,7 @@ class ApiService:
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
         approvals_pb2_grpc.add_ApprovalServiceServicer_to_server(approvals, server)
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
-        letters = DeadLetterServicer(self._dead_letters, self._workflows)
+        letters = DeadLetterServicer(self._dead_letters, Redriver(self._dead_letters, self._clock), self._workflows)
         dead_letters_pb2_grpc.add_DeadLetterServiceServicer_to_server(letters, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)

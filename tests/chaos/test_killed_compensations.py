@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.history import calls_in
 from tests.chaos.load import PatientClient
+from tests.chaos.verify import verify
 from tests.support.probe import until
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import resources_pb2
@@ -54,6 +55,7 @@ async def test_killed_in_the_middle_each_finished_node_is_undone_once_and_in_rev
             runs = await client.runs_of(execution_id)
             succeeded = [run.node for run in runs if run.state == resources_pb2.Run.SUCCESS]
             assert succeeded == [*STEPS, *(f"{step}$undo" for step in reversed(STEPS))]
+        await verify(stack, {"S1", "S6", "S7", "S8", "S9", "S10"})
     keys: dict[tuple[str, str], set[str]] = defaultdict(set)
     for call in undone(ledger, "begin"):
         keys[call["execution"], call["node"]].add(call["effect_key"])

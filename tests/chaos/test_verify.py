@@ -270,6 +270,16 @@ async def s3_one_epoch_for_two_executions(false: Falsifier) -> None:
 
 
 @breach
+async def s6_an_approval_that_nobody_asked_for(false: Falsifier) -> None:
+    await false.run(
+        "INSERT INTO coordinator.approvals (execution_id, number, required, create_time, state, workspace, workflow,"
+        " node, title, form, assignees, decisions)"
+        " VALUES (%s, 1, 1, now(), 'PENDING', 'default', 'chaos-row', 'a', 'Pay?', '{}', '[]', '[]')",
+        false.told.row,
+    )
+
+
+@breach
 async def s4_what_was_acknowledged_is_nowhere(false: Falsifier) -> None:
     await false.run(
         "INSERT INTO dispatcher.requests (workspace, request_id, hash, execution_id)"

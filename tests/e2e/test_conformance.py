@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,15 @@ def test_some_rules_are_shown_by_some_stories() -> None:
     assert verdicts["REVOKE_STOPPED"] == verdicts["REPORT_INVALID"] == verdicts["ATTACH_FIRST"] == "kept", done.stdout
     assert "CLAIM_DENIED" not in verdicts
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("module", "verdict"), [("test.leaves@1", "kept"), ("noop@1", "BROKEN")])
+def test_a_runner_says_that_work_was_left_to_somebody_else(
+    monkeypatch: pytest.MonkeyPatch, module: str, verdict: str
+) -> None:
+    monkeypatch.setenv("WINDLASS_MODULES", str(Path(__file__).with_name("node_modules.py")))
+    done = examined(shlex.join(RUNNER), "--deferring", module, "--story", "work_is_deferred")
+    assert account(done)["REPORT_DEFERRED"] == verdict, done.stdout
 
 
 def test_runner_that_never_attaches_is_noticed() -> None:

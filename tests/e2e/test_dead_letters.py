@@ -91,7 +91,7 @@ async def test_failed_run_is_listed_with_everything_a_person_needs(letters: Lett
     assert (letter.node, letter.module, letter.attempts) == ("check", "test.check@1", 1)
     assert (letter.reason, letter.error.type) == (DeadLetter.PERMANENT_ERROR, "NEGATIVE")
     assert (letter.error.message, letter.resolution) == ("-1 is negative", DeadLetter.PENDING)
-    assert dict(letter.inputs) == {"n": "{{ input.n }}"}
+    assert json_format.MessageToDict(letter.inputs) == {"n": -1}, "as it was rendered"
     rival = "01931f3c-7a1b-7c3d-8e4f-1234567890ab.1"
     assert await refused(letters.get(rival)) == "DEAD_LETTER_NOT_FOUND"
 
@@ -226,3 +226,24 @@ async def test_execution_that_was_not_admitted_is_queued_again_or_discarded(shar
     assert (await letters.get(second.id)).notes == "too old"
     assert await refused(letters.requeue(second.id)) == "ALREADY_RESOLVED"
     assert await refused(letters.fix(second.id, 1)) == "EXECUTION_FINAL"
+
+
+async def redriven(letters: Letters, **fields: Any) -> list[pb.BulkResolveDeadLettersResponse]:
+    request = pb.BulkResolveDeadLettersRequest(filter='workflow = "many"', **fields)
+    call = letters.stub.BulkResolveDeadLetters(request, metadata=letters.client.metadata, timeout=60)
+    return [response async for response in call]
+
+
+async def test_many_are_redriven_until_they_fail_again(letters: Letters) -> None:
+    await letters.client.apply("many", NODES, edges=EDGES)
+    for _ in range(6):
+        await letters.failed("many")
+    requeue = pb.BulkResolveDeadLettersRequest.REQUEUE
+    (counted,) = await redriven(letters, action=requeue, dry_run=True)
+    assert (counted.total, counted.resolved) == (6, 0)
+    stopped = (await redriven(letters, action=requeue))[-1]
+    assert (stopped.stage, stopped.resolved, stopped.failed_again) == (stopped.STOPPED, 1, 1)
+    mended = Struct()
+    mended.update({"n": 1})
+    done = (await redriven(letters, action=requeue, input_overrides=mended))[-1]
+    assert (done.stage, done.resolved, done.succeeded) == (done.DONE, 6, 6), "the one that failed again is among them"

@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from tests.support.api import Client, output_of
 from tests.support.probe import eventually
 from tests.support.stack import Stack
-from windlass.api.v1 import resources_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "definitions.md"
 SUCCESS, FAILED = resources_pb2.Execution.SUCCESS, resources_pb2.Execution.FAILED
@@ -160,9 +160,14 @@ async def _are_going(client: Client, execution_id: str) -> bool:
 
 
 async def test_a_cancel_stops_the_items(client: Client) -> None:
+    """Until then, the explanation names them and says how far the loop has come."""
     body = {"module": "test.waits@1"}
     await client.apply("held", [for_each([1, 2, 3], body, maxParallel=2)])
     execution = await client.start("held")
     await eventually(lambda: _are_going(client, execution.id), 20.0, "two items to be going")
+    request = executions_pb2.ExplainExecutionRequest(execution_id=execution.id)
+    explained = (await client.call(client.executions.ExplainExecution, request)).explanation
+    told = [each.message.partition(" is ")[0] for each in explained.blockers]
+    assert told == ["each[1] (0 of 3 done)", "each[2] (0 of 3 done)"]
     await client.cancel(execution.id)
     assert (await client.end_of(execution.id)).state == resources_pb2.Execution.CANCELLED

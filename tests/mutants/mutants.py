@@ -110,6 +110,34 @@ ADMISSION: Final = [
     ),
 ]
 
+CIRCUITS: Final = [
+    Mutant(
+        "permits_without_a_limit",
+        *(_COORDINATOR, "_with_permits", taken_as("policy.permits_max", "policy.permits_max + 1")),
+        "test_so_many_permits_are_given_and_no_more",
+    ),
+    Mutant(
+        "outcome_of_an_earlier_opening_counted",
+        *(_COORDINATOR, "visited", not_compared("generation")),
+        "test_a_late_outcome_of_an_earlier_opening_changes_nothing",
+    ),
+    Mutant(
+        "circuit_visited_without_its_lock",
+        *(f"{_COORDINATOR}/store", "_LOCK", sql_replaced("FOR UPDATE", "")),
+        "test_of_all_that_ask_at_once_only_the_permitted_go_through[postgres]",
+    ),
+    Mutant(
+        "attempt_charged_for_a_run_that_was_not_made",
+        *(_COORDINATOR, "work_held_back", also("work.failures += 1")),
+        "test_a_run_that_was_not_made_costs_no_attempt_and_its_work_waits",
+    ),
+    Mutant(
+        "work_granted_behind_an_open_circuit",
+        *(_COORDINATOR, "Circuits._hold_of", answered("_is_open", "False")),
+        "test_failures_open_the_circuit_and_others_hear_of_it_within_a_second",
+    ),
+]
+
 EXECUTIONS_AND_RUNS: Final = [
     Mutant(
         "attempt_charged_for_a_run_handed_back",
@@ -148,6 +176,34 @@ EXECUTIONS_AND_RUNS: Final = [
         "cancelled_after_its_success",
         *(f"{_COORDINATOR}/core/handlers", "cancel", never_refused("EXECUTION_FINAL")),
         "test_every_command_leads_in_every_situation_to_what_the_table_says",
+    ),
+]
+
+LOOPS: Final = [
+    Mutant(
+        "a_loop_goes_on_after_a_failed_item",
+        *(_COORDINATOR, "is_over", taken_as("has_failed", "False")),
+        "test_the_first_item_that_fails_ends_the_loop",
+    ),
+    Mutant(
+        "runners_of_stopped_items_work_on",
+        *(_COORDINATOR, "_item_stops", taken_as("event.stopped", "()")),
+        "test_a_runner_of_a_stopped_item_is_told_so",
+    ),
+    Mutant(
+        "a_turn_does_not_wait_for_its_time",
+        *(_COORDINATOR, "after_item", taken_as("loop.delay", "0")),
+        "test_a_delay_between_turns_is_a_wait",
+    ),
+    Mutant(
+        "large_outputs_of_loops_forgotten_at_a_take_over",
+        *(_COORDINATOR, "resume_effects", taken_as("execution.unstored", "{}")),
+        "test_a_large_output_is_stored_before_the_loop_ends",
+    ),
+    Mutant(
+        "large_lists_of_loops_forgotten_at_a_take_over",
+        *(_COORDINATOR, "unread_lists", taken_as("loop.items", "True")),
+        "test_a_successor_reads_the_list_again",
     ),
 ]
 
@@ -289,6 +345,7 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "sends_parts_of_messages": (_CHASSIS, "Shares.take", not_compared("portions")),
     "opens_streams_without_frames": (_CHASSIS, "_work_on_stream", answered("read", "{arguments}.read()")),
     "waits_with_large_inputs": (_CHASSIS, "Guard._holding", answered("held_by_request", "1")),
+    "leaves_answers_unread": (_CHASSIS, "Guard", answered("held_by_answer", "0")),
     "answers_in_a_slow_charset": (_RUNNER, "codec_of", not_compared("codec")),
     "reads_huge_outputs": (_RUNNER, "read", answered("is_plain_document", "True")),
     "blocks_the_event_loop": (f"{_RUNNER}/app", "call", answered("call", "_awaited(function, *given)", "module_loop")),
@@ -311,6 +368,39 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     ),
     "starts_with_slow_inputs": (_API, "FairLine.turn", taken_as("workspace", "''")),
 }
+
+WAITS: Final = [
+    Mutant(
+        "approval_decided_by_anybody",
+        *(_COORDINATOR, "decide", never_refused("NOT_AN_ASSIGNEE")),
+        "test_only_assignees_decide",
+    ),
+    Mutant(
+        "four_eyes_of_one_key",
+        *(_COORDINATOR, "decide", never_refused("ALREADY_DECIDED")),
+        "test_four_eyes_are_those_of_two_keys",
+    ),
+    Mutant(
+        "approval_decided_twice",
+        *(_COORDINATOR, "decide", never_refused("ALREADY_RESOLVED")),
+        "test_an_approval_is_decided_once",
+    ),
+    Mutant(
+        "any_token_is_genuine",
+        *(_CHASSIS, "NamedTokens.is_genuine", answered("compare_digest", "True")),
+        "test_anything_else_is_not_genuine",
+    ),
+    Mutant(
+        "signals_kept_without_end",
+        *(_COORDINATOR, "_refusal_of_more", never_refused("SIGNALS_FULL")),
+        "test_more_signals_than_are_kept_are_refused",
+    ),
+    Mutant(
+        "wait_ended_by_the_token_of_another_run",
+        *(_COORDINATOR, "_open_run", not_compared("number")),
+        "test_other_waits_are_not_ended_by_a_completion",
+    ),
+]
 
 RED_TEAM: Final = [
     Mutant(f"door_open_to_one_that_{attack}", *door, f"test_a_quiet_workspace_keeps_its_service_beside[{attack}]")
@@ -362,7 +452,9 @@ SIMULATED: Final = [
 MUTANTS: Final = [
     *FENCES,
     *ADMISSION,
+    *CIRCUITS,
     *EXECUTIONS_AND_RUNS,
+    *LOOPS,
     *SHARES,
     *OUTAGES,
     *TENANTS,
@@ -370,6 +462,7 @@ MUTANTS: Final = [
     *FILTERS,
     *RETENTION,
     *TEMPLATES,
+    *WAITS,
     *RED_TEAM,
     *SIMULATED,
 ]

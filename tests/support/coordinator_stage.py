@@ -313,6 +313,7 @@ class Stage:
                 "ResolveFailed",
                 "FindRequests",
                 "ConfigureWorkspace",
+                "GetQueuePlace",
             )
         }
         credential = ServiceCredential.from_file(self.secret, "dispatcher")

@@ -346,7 +346,8 @@ def _check_loops(execution: Execution) -> None:
     for key, loop in execution.loops.items():
         going = [each for each in loop.going.values() if each.loop is loop]
         assert len(going) == len(loop.going) <= loop.parallel_max
-        assert all(each.state in _GOING for each in going)
+        # An item that is a child does not begin while the execution is paused.
+        assert all(each.state in _GOING or (execution.paused_by and each in execution.to_begin) for each in going)
         if execution.paused_by and loop.work in execution.to_begin:
             continue
         assert (loop.work.state is WorkState.LOOPING) != (key in execution.waits)

@@ -124,7 +124,8 @@ def open_calls(
     for connection in opened:
         for _ in range(calls // connections):
             connection.open(method, metadata)
-    ended = sum(connection.ended(calls // connections, wait_seconds=seconds_max) for connection in opened)
+    end = time.monotonic() + seconds_max
+    ended = sum(connection.ended(calls // connections, wait_seconds=end - time.monotonic()) for connection in opened)
     for connection in opened:
         connection.close()
     return ended

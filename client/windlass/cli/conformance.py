@@ -29,6 +29,10 @@ def conformance(
     slow: Annotated[
         str, typer.Option(metavar="MODULE[=CONFIG]", help="A module of the runner that takes more than a minute.")
     ] = 'delay@1={"duration": "10m"}',
+    deferring: Annotated[
+        str,
+        typer.Option(metavar="MODULE[=CONFIG]", help="A module of the runner that leaves its work to somebody else."),
+    ] = "",
     drain_seconds: Annotated[
         float, typer.Option(help="The time in which the runner has to end after SIGTERM.", min=0.1)
     ] = 30.0,
@@ -58,7 +62,9 @@ def conformance(
     if unknown := [each for each in story or () if each not in names]:
         message = f"there is no story {unknown[0]}; there are {', '.join(sorted(names))}"
         raise typer.BadParameter(message, param_hint="--story")
-    plan = KitPlan(runner, addresses, _work(quick), _work(slow), drain_seconds, log, story or ())
+    works = _work(quick), _work(slow)
+    leaving = _work(deferring) if deferring else None
+    plan = KitPlan(runner, addresses, *works, drain_seconds, log, story or (), leaving)
     is_kept = asyncio.run(examine(plan, say))
     raise typer.Exit(KEPT if is_kept else BROKEN)
 

@@ -115,6 +115,40 @@ def requeue(
 
 
 @command(app)
+def redrive(
+    api: Api,
+    filter_: Annotated[str, typer.Option("--filter", help=_FILTER_HELP)],
+    inputs: Annotated[
+        str, typer.Option(metavar="JSON", help="Laid over the inputs of each node; @FILE reads it from a file.")
+    ] = "{}",
+    notes: NotesOption = "",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Requeue one, then a few, then all, until they fail again."""
+    from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+
+    request = messages.BulkResolveDeadLettersRequest(
+        filter=filter_,
+        action=messages.BulkResolveDeadLettersRequest.REQUEUE,
+        dry_run=dry_run,
+        input_overrides=json_object(inputs, "--inputs"),
+        notes=notes,
+    )
+    stub: Any = DeadLetterServiceStub(api.channel)
+    last = None
+    for last in stub.BulkResolveDeadLetters(request, metadata=api.metadata()):
+        (render.print_json if as_json else _show_progress)(last)
+    raise typer.Exit(1 if last is not None and last.message else 0)
+
+
+def _show_progress(progress: Any) -> None:
+    counts = f"{progress.resolved} of {progress.total} requeued"
+    ended = f", {progress.succeeded} succeeded, {progress.failed_again} failed again" if progress.resolved else ""
+    say(f"{counts}{ended}{': ' if progress.message else ''}{progress.message}")
+
+
+@command(app)
 def discard(
     api: Api,
     dead_letter_ids: LetterIdsArgument = None,

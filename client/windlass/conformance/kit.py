@@ -12,7 +12,7 @@ from typing import Final
 
 from windlass.conformance.coordinator import KitCoordinator, Policy
 from windlass.conformance.outputs import KitOutputs
-from windlass.conformance.rules import OF_THE_PROCESS, Duty, Judge, StoryEnds
+from windlass.conformance.rules import OF_DEFERRING, OF_THE_PROCESS, Duty, Judge, StoryEnds
 from windlass.conformance.runner_process import RunnerProcess
 from windlass.conformance.scene import KitWork, Scene
 from windlass.conformance.stories import LAST_STORY, STORIES, KitStory
@@ -37,6 +37,8 @@ class KitPlan:
     log: Path
     # The names of the stories to tell. Empty: all.
     stories: Sequence[str] = ()
+    # None: the runner has no module that defers its work.
+    deferring: KitWork | None = None
 
     def chosen(self) -> list[KitStory]:
         told = (*STORIES, LAST_STORY) if self.command else STORIES
@@ -61,7 +63,9 @@ async def examine(plan: KitPlan, say: Callable[[str], None]) -> bool:
             if process is None:
                 say(f"start the runner with WINDLASS_COORDINATORS={','.join(addresses)}")
                 say(f"and WINDLASS_RUNNER_KEY_FILE={key_file}")
-            scene = Scene(coordinators, outputs, judge, plan.quick, plan.slow, process, plan.drain_seconds)
+            scene = Scene(
+                coordinators, outputs, judge, plan.quick, plan.slow, process, plan.drain_seconds, plan.deferring
+            )
             await _tell(plan, scene, say)
         finally:
             for coordinator in coordinators:
@@ -128,6 +132,7 @@ async def _has_fresh_sessions(scene: Scene, old: set[str]) -> bool:
 def _account(plan: KitPlan, judge: Judge, say: Callable[[str], None]) -> bool:
     """One line for each rule, and below a broken one what was seen. True when all are kept."""
     rules = [rule for rule in Duty if plan.command or rule not in OF_THE_PROCESS]
+    rules = [rule for rule in rules if plan.deferring or rule not in OF_DEFERRING]
     if plan.stories:
         # Other stories would show the other rules.
         rules = [rule for rule in rules if judge.cases[rule]]

@@ -59,6 +59,7 @@ class Duty(Enum):
     REPORT_OUTCOME = "a report has an outcome, and its start is not after its end"
     REPORT_SUCCESS = "finished work is reported as Succeeded, with a JSON output"
     REPORT_TIMEOUT = "work whose timeout has passed is reported as Failed with ERROR_CLASS_TIMEOUT"
+    REPORT_DEFERRED = "work that is left to somebody else is reported as Deferred, and its place becomes free"
     REPORT_REPEATED = "an unanswered report is repeated under the same id when its stream is lost"
     REPORT_ELSEWHERE = "an unanswered report is repeated to another coordinator while its own is away"
     REPORT_TAKEN = "a report that was taken is not sent again"
@@ -71,6 +72,8 @@ class Duty(Enum):
     UPLOAD_FORM = "an upload names the run, its epoch and its instance, and has the JSON in messages of at most 1 MiB"
     INPUT_FETCHED = "what a grant refers to is downloaded for that run, and the work sees it"
     TRANSFER_AGAIN = "a transfer that ends with UNAVAILABLE is tried again"
+    # Loops.
+    LOOP_WORK = "templates of an item see it and its index, and a turn is reported with the branch that its until takes"
     # Ends.
     INSTANCE_FRESH = "after INSTANCE_ENDED or a refused renewal, the runner attaches as a fresh instance without leases"
     INSTANCE_WORK_ENDS = "the work of an instance that has ended is not reported"
@@ -84,6 +87,8 @@ class Duty(Enum):
     DRAIN_ENDS = "a runner that drains finishes or releases its work, ends its streams, and ends with exit code 0"
 
 
+# This needs a module that defers its work, which a runner need not have.
+OF_DEFERRING = frozenset({Duty.REPORT_DEFERRED})
 # These need a process that the kit has started, because it is sent SIGTERM.
 OF_THE_PROCESS = frozenset({Duty.RUNNER_LIVES, Duty.DRAIN_SAID, Duty.DRAIN_REFUSES, Duty.DRAIN_ENDS})
 

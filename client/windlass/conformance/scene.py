@@ -62,15 +62,18 @@ class Scene:
         slow: KitWork,
         process: RunnerProcess | None,
         drain_seconds: float,
+        deferring: KitWork | None = None,
     ) -> None:
         """`quick` ends at once, and its output is its inputs. `slow` takes at least a minute, and ends soon when it is
-        told to. After SIGTERM the process may take `drain_seconds` to end."""
+        told to. After SIGTERM the process may take `drain_seconds` to end. `deferring` leaves its work to somebody
+        else, if the runner has such a module."""
         self.coordinators = coordinators
         self.outputs = outputs
         self.judge = judge
         self.quick, self.slow = quick, slow
         self.process = process
         self.drain_seconds = drain_seconds
+        self.deferring = deferring
         self._numbers = itertools.count(1)
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────────────────

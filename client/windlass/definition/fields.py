@@ -91,6 +91,7 @@ WORKFLOW: Final[Schema] = object_of(
     initialState=FREE,
     timeout=_timeout(DURATION_MAX, "a timeout is longer than nothing"),
     onFailure={"enum": ["CONTINUE", "FAIL_FAST", "HOLD"]},
+    recordInputs={"type": "boolean"},
     retry=_RETRY,
     nodes={"type": "array"},
     edges={"type": "array"},

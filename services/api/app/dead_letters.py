@@ -70,6 +70,11 @@ class DeadLetters:
         # It is still PENDING when the command is durable but was not carried out in time.
         return letter if letter.resolution == PENDING else _resolved(letter, resolution)
 
+    async def outcome_after(self, letter: DeadLetterView) -> bool | None:
+        """Whether the work has succeeded since it was requeued. None: it is under way. An execution that is queued
+        again is not followed."""
+        return True if is_execution_id(letter.id) else await self._runs.outcome_after(letter)
+
     async def quarantine(self, workspace: str, run_id: str, command: NewCommand) -> DeadLetterView:
         await self._commands.give(workspace, command)
         return await self.find(workspace, run_id)

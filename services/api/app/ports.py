@@ -334,6 +334,8 @@ class DeadLetterView(NamedTuple):
     record: Any
     # The dispatcher's row, if the execution could not be admitted.
     row: Any = None
+    # JSON with the members "config" and "inputs", as a runner rendered them. Empty: it is not known.
+    rendered: bytes = b""
 
 
 class DeadLetterQuery(NamedTuple):
@@ -350,6 +352,10 @@ class DeadLetterQuery(NamedTuple):
 
 class RunDeadLetters(Protocol):
     """Any coordinator: runs that failed for good."""
+
+    async def outcome_after(self, letter: DeadLetterView) -> bool | None:
+        """Whether the work has succeeded since a person had it done again. None: it is under way."""
+        ...
 
     async def dead_letter(self, workspace: str, dead_letter_id: str) -> DeadLetterView | None: ...
 

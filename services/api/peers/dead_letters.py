@@ -13,6 +13,7 @@ from windlass.api.v1 import dead_letters_pb2 as api
 from windlass.coordinator.v1 import dead_letters_pb2 as pb
 from windlass.coordinator.v1 import reads_pb2
 from windlass.coordinator.v1.dead_letters_pb2_grpc import DeadLetterReadServiceStub
+from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
 from windlass.dispatcher.v1 import queue_pb2
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
 from windlass.types.v1.start_pb2 import StartOrder
@@ -29,7 +30,27 @@ class CoordinatorDeadLetters:
     async def dead_letter(self, workspace: str, dead_letter_id: str) -> DeadLetterView | None:
         request = pb.GetDeadLetterRequest(workspace=workspace, dead_letter_id=dead_letter_id)
         found = await self._peers.call(lambda channel: DeadLetterReadServiceStub(channel).GetDeadLetter, request)
-        return view_of(found.dead_letter) if found.HasField("dead_letter") else None
+        if not found.HasField("dead_letter"):
+            return None
+        return view_of(found.dead_letter)._replace(rendered=found.rendered)
+
+    async def outcome_after(self, letter: DeadLetterView) -> bool | None:
+        old = letter.record
+        request = reads_pb2.ListRunsRequest(execution_id=old.execution_id, node=old.node, takes_cut=True)
+        found = await self._peers.call(lambda channel: ReadServiceStub(channel).ListRuns, request)
+        runs = [
+            record.run
+            for record in found.runs
+            if record.run.iteration == old.iteration and record.run.generation > old.generation
+        ]
+        if any(run.state == run.SUCCESS for run in runs):
+            return True
+        # An attempt that failed may be followed by another one; one that failed for good is a dead letter.
+        for run in runs:
+            workspace = found.runs[0].workspace
+            if run.state in (run.FAILED, run.DLQ) and await self.dead_letter(workspace, run.id) is not None:
+                return False
+        return None
 
     async def dead_letter_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]:
         request = pb.ListDeadLettersRequest(

@@ -12,9 +12,11 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from services.api.app.fair_line import FairLine
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import Channel, ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, remote_error
+from services.chassis.identity.callers import caller
 from services.chassis.process.backoff import Backoff
 from services.chassis.telemetry.logs import logger
 
@@ -26,6 +28,10 @@ Serve = Callable[[str, Channel], Coroutine[Any, Any, None]]
 
 # The deadline of one try. After it the next replica is tried.
 TRY_SECONDS: Final = 3.0
+# Calls under way at once, of all workspaces and of one. An answer has up to some megabytes, so without a limit a
+# workspace that reads much could fill the memory of this process, and of the peer.
+CALLS_MAX: Final = 32
+WORKSPACE_CALLS_MAX: Final = 8
 # A channel is closed this long after its replica has gone, because closing it cancels its calls and their callers.
 _FORGET_SECONDS: Final = TRY_SECONDS + 1.0
 
@@ -36,6 +42,7 @@ class Replicas:
         self._book = book
         self._channels = channels
         self._call_seconds = call_seconds
+        self._line = FairLine(CALLS_MAX, places_of_each=WORKSPACE_CALLS_MAX)
         self._addresses: list[str] = []
         self._serves: list[Serve] = []
 
@@ -76,7 +83,11 @@ class Replicas:
                 continue
             address = self._addresses[0]
             try:
-                return await method(self._channels.get(address))(request, timeout=min(TRY_SECONDS, left))
+                async with self._line.turn(caller().tenant, left):
+                    return await method(self._channels.get(address))(request, timeout=min(TRY_SECONDS, left))
+            except TimeoutError:
+                # Too many calls of this workspace wait.
+                break
             except grpc.aio.AioRpcError as failure:
                 remote = remote_error(failure)
                 if not remote.may_retry:

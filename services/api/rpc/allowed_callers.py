@@ -15,7 +15,6 @@ from services.chassis.identity.callers import Rule, anyone, members, services, s
 READ_DOCUMENT: Final = members("VIEWER", "WORKFLOW", "ADMIN")
 WRITE_DOCUMENT: Final = members("WORKFLOW", "ADMIN")
 READ: Final = READ_DOCUMENT.receiving(SMALL_BYTES_MAX)
-LIST: Final = READ.listing()
 WRITE: Final = WRITE_DOCUMENT.receiving(SMALL_BYTES_MAX)
 SYSTEM: Final = system().receiving(SMALL_BYTES_MAX)
 OWN_KEYS: Final = (members("ADMIN") | system()).receiving(SMALL_BYTES_MAX)
@@ -38,30 +37,31 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_WORKFLOWS}/ApplyWorkflow": WRITE_DOCUMENT.judging_text(),
     f"{_WORKFLOWS}/ValidateWorkflow": READ_DOCUMENT.judging_text(),
     f"{_WORKFLOWS}/GetWorkflow": READ,
-    f"{_WORKFLOWS}/ListWorkflows": LIST,
-    f"{_WORKFLOWS}/ListWorkflowVersions": LIST,
+    f"{_WORKFLOWS}/ListWorkflows": READ,
+    f"{_WORKFLOWS}/ListWorkflowVersions": READ,
     f"{_WORKFLOWS}/ArchiveWorkflow": WRITE,
     f"{_WORKFLOWS}/RestoreWorkflow": WRITE,
     f"{_EXECUTIONS}/StartExecution": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX).with_trace(),
     f"{_EXECUTIONS}/BatchStartExecutions": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX).judging_text(),
     f"{_EXECUTIONS}/GetExecution": READ,
-    f"{_EXECUTIONS}/ListExecutions": LIST,
+    f"{_EXECUTIONS}/ListExecutions": READ,
     f"{_EXECUTIONS}/WatchExecution": READ.within(None),
     f"{_EXECUTIONS}/CancelExecution": WRITE,
     f"{_EXECUTIONS}/PauseExecution": WRITE,
     f"{_EXECUTIONS}/ResumeExecution": WRITE,
     f"{_EXECUTIONS}/SignalExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
-    f"{_EXECUTIONS}/ListEvents": LIST,
+    f"{_EXECUTIONS}/ListEvents": READ,
     f"{_EXECUTIONS}/ExplainExecution": READ,
-    f"{_RUNS}/ListRuns": LIST,
-    f"{_DEAD_LETTERS}/ListDeadLetters": LIST,
-    f"{_DEAD_LETTERS}/ListDeadLetterGroups": LIST,
+    f"{_RUNS}/ListRuns": READ,
+    f"{_DEAD_LETTERS}/ListDeadLetters": READ,
+    f"{_DEAD_LETTERS}/ListDeadLetterGroups": READ,
     f"{_DEAD_LETTERS}/GetDeadLetter": READ,
     f"{_DEAD_LETTERS}/RequeueDeadLetter": WRITE_DOCUMENT,
     f"{_DEAD_LETTERS}/DiscardDeadLetter": WRITE,
     f"{_DEAD_LETTERS}/MarkDeadLetterFixed": WRITE_DOCUMENT,
     f"{_DEAD_LETTERS}/QuarantineRun": WRITE,
+    f"{_DEAD_LETTERS}/BulkResolveDeadLetters": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX),
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
     # The completion token in the request is the whole permission.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,9 +11,10 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.api.app import refusals
 from services.api.app.commands import NewCommand
-from services.api.app.dead_letters import DeadLetters
+from services.api.app.dead_letters import PENDING, DeadLetters
 from services.api.app.identifiers import is_execution_id
 from services.api.app.ports import PAGE_SIZE_MAX, DeadLetterQuery, DeadLetterView, Workflows
+from services.api.app.redriving import Redrive, Redriver
 from services.api.rpc import translate
 from services.api.rpc.filter_text import conditions_of
 from services.api.rpc.filters import FieldKind, FilterFields, hold
@@ -44,8 +45,9 @@ _FIELDS: Final = FilterFields(_KINDS, frozenset(), {}, has_labels=False)
 
 
 class DeadLetterServicer(DeadLetterServiceServicer):
-    def __init__(self, dead_letters: DeadLetters, workflows: Workflows) -> None:
+    def __init__(self, dead_letters: DeadLetters, redriver: Redriver, workflows: Workflows) -> None:
         self._dead_letters = dead_letters
+        self._redriver = redriver
         self._workflows = workflows
 
     async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: RpcCall) -> pb.ListDeadLettersResponse:
@@ -74,36 +76,60 @@ class DeadLetterServicer(DeadLetterServiceServicer):
     async def RequeueDeadLetter(
         self, request: pb.RequeueDeadLetterRequest, context: RpcCall
     ) -> pb.RequeueDeadLetterResponse:
-        identity, letter_id = caller(), request.dead_letter_id
-        overrides = orjson.dumps(to_dict(request.input_overrides, "input_overrides", OVERRIDES_BYTES_MAX))
-        if len(overrides) > OVERRIDES_BYTES_MAX:
-            raise refusals.invalid_field("input_overrides", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
+        overrides = _overrides(request.input_overrides)
+        letter = await self._requeue(request.dead_letter_id, overrides, request.notes, request.request_id)
+        return holding(pb.RequeueDeadLetterResponse, dead_letter=letter.record)
+
+    async def _requeue(self, letter_id: str, overrides: bytes, notes: str, request_id: str = "") -> DeadLetterView:
+        identity = caller()
         if is_execution_id(letter_id):
             letter = await self._dead_letters.find(identity.workspace, letter_id)
-            if letter.resolution != "PENDING":
+            if letter.resolution != PENDING:
                 raise refusals.already_resolved(letter_id, letter.resolution)
-            letter = await self._dead_letters.requeue_failed(letter, identity.title)
-        else:
-            message = translate.command()
-            message.requeue.run, message.requeue.notes = _number(letter_id), request.notes
-            message.requeue.input_overrides = overrides if request.input_overrides.fields else b""
-            command = _command("requeue", letter_id, message, request.request_id)
-            letter = await self._dead_letters.resolve(identity.workspace, letter_id, "REQUEUED", command)
-        return holding(pb.RequeueDeadLetterResponse, dead_letter=letter.record)
+            return await self._dead_letters.requeue_failed(letter, identity.title)
+        message = translate.command()
+        message.requeue.run, message.requeue.notes = _number(letter_id), notes
+        message.requeue.input_overrides = overrides
+        command = _command("requeue", letter_id, message, request_id)
+        return await self._dead_letters.resolve(identity.workspace, letter_id, "REQUEUED", command)
 
     async def DiscardDeadLetter(
         self, request: pb.DiscardDeadLetterRequest, context: RpcCall
     ) -> pb.DiscardDeadLetterResponse:
-        identity, letter_id = caller(), request.dead_letter_id
+        letter = await self._discard(request.dead_letter_id, request.notes)
+        return holding(pb.DiscardDeadLetterResponse, dead_letter=letter.record)
+
+    async def _discard(self, letter_id: str, notes: str) -> DeadLetterView:
+        identity = caller()
         if is_execution_id(letter_id):
             letter = await self._dead_letters.find(identity.workspace, letter_id)
-            letter = await self._dead_letters.discard_failed(letter, identity.title, request.notes)
-        else:
-            message = translate.command()
-            message.discard.run, message.discard.notes = _number(letter_id), request.notes
-            command = _command("discard", letter_id, message)
-            letter = await self._dead_letters.resolve(identity.workspace, letter_id, "DISCARDED", command)
-        return holding(pb.DiscardDeadLetterResponse, dead_letter=letter.record)
+            return await self._dead_letters.discard_failed(letter, identity.title, notes)
+        message = translate.command()
+        message.discard.run, message.discard.notes = _number(letter_id), notes
+        command = _command("discard", letter_id, message)
+        return await self._dead_letters.resolve(identity.workspace, letter_id, "DISCARDED", command)
+
+    async def BulkResolveDeadLetters(
+        self, request: pb.BulkResolveDeadLettersRequest, context: RpcCall
+    ) -> AsyncIterator[pb.BulkResolveDeadLettersResponse]:
+        conditions = conditions_of(request.filter, _FIELDS)
+        overrides = _overrides(request.input_overrides)
+        asked = DeadLetterQuery(caller().workspace, conditions, None, ascending=True, limit=PAGE_SIZE_MAX)
+        letters = await self._redriver.matching(asked, lambda letter: hold(conditions, _fields(letter.record)))
+        yield pb.BulkResolveDeadLettersResponse(stage=pb.BulkResolveDeadLettersResponse.COUNTED, total=len(letters))
+        if request.dry_run:
+            return
+        is_requeue = request.action == request.REQUEUE
+
+        async def resolve(letter: DeadLetterView) -> None:
+            if is_requeue:
+                await self._requeue(letter.id, overrides, request.notes)
+            else:
+                await self._discard(letter.id, request.notes)
+
+        outcome = self._dead_letters.outcome_after if is_requeue else None
+        async for state in self._redriver.run(letters, resolve, outcome):
+            yield _progress(state, is_requeue=is_requeue)
 
     async def MarkDeadLetterFixed(
         self, request: pb.MarkDeadLetterFixedRequest, context: RpcCall
@@ -132,9 +158,14 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         return holding(pb.QuarantineRunResponse, dead_letter=letter.record)
 
     async def _whole(self, letter: DeadLetterView) -> pb.DeadLetter:
-        """With the inputs and the config of its node, as they are in the definition."""
+        """With the inputs and the config of its node, as they were rendered or as they are in the definition."""
         whole = pb.DeadLetter()
         whole.CopyFrom(letter.record)
+        if letter.rendered:
+            rendered = orjson.loads(letter.rendered)
+            fill(whole.inputs, orjson.dumps(rendered["inputs"]))
+            fill(whole.config, orjson.dumps(rendered["config"]))
+            return whole
         record = await self._workflows.get(caller().workspace, whole.workflow, whole.version)
         nodes = orjson.loads(record.definition).get("nodes", ()) if record is not None else ()
         for node in nodes:
@@ -142,6 +173,26 @@ class DeadLetterServicer(DeadLetterServiceServicer):
                 fill(whole.inputs, orjson.dumps(node.get("inputs", {})))
                 fill(whole.config, orjson.dumps(node.get("config", {})))
         return whole
+
+
+def _overrides(given: Struct) -> bytes:
+    """A JSON object; empty: none."""
+    overrides = orjson.dumps(to_dict(given, "input_overrides", OVERRIDES_BYTES_MAX))
+    if len(overrides) > OVERRIDES_BYTES_MAX:
+        raise refusals.invalid_field("input_overrides", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
+    return overrides if given.fields else b""
+
+
+def _progress(state: Redrive, *, is_requeue: bool) -> pb.BulkResolveDeadLettersResponse:
+    counts = {name: getattr(state, name) for name in ("total", "resolved", "succeeded", "failed_again")}
+    response = pb.BulkResolveDeadLettersResponse(**counts, message=state.stopped)
+    ended = state.succeeded + state.failed_again if is_requeue else state.resolved
+    is_done = state.resolved == state.total == ended
+    if state.stopped:
+        response.stage = response.STOPPED
+    else:
+        response.stage = response.DONE if is_done else response.UNDER_WAY
+    return response
 
 
 def _command(kind: str, run_id: str, message: Any, request_id: str = "") -> NewCommand:

@@ -181,7 +181,7 @@ class Guard:
         seconds, streams = _seconds.labels(method), _streams.labels(method)
 
         async def call(requests: Any, context: RpcCall) -> Any:
-            code, served = "OK", None
+            code, served, answer = "OK", None, None
             late: asyncio.Task[Any] | None = None
             start = time.perf_counter()
             if not is_unary:
@@ -201,6 +201,8 @@ class Guard:
                 code = getattr(context.code(), "name", "UNKNOWN")
                 raise
             except Exception as failure:  # noqa: BLE001 - the caller gets its status
+                # An answer that found no room is large, and its caller may be slow.
+                answer = None
                 if not is_unary and (context.cancelled() or context.done()):
                     # The caller has gone, so nobody can receive the failure.
                     log.info("a stream ended under its handler", method=method, error=repr(failure))
@@ -274,7 +276,7 @@ class Guard:
             if not rule.allows(identity):
                 raise _not_allowed(method, rule, identity)
             if identity.kind is not CallerKind.SERVICE:
-                self._open_calls.count(identity, is_list=rule.is_list)
+                self._open_calls.count(identity)
         callers.set_caller(identity)
         return self._trace(traceparent, rule)
 

@@ -27,8 +27,8 @@ _UNCOUNTED_BYTES_MAX: Final = 4 * KIBIBYTE
 _TAG: Final = b"\x0a"
 _BYTES_PER_TAG: Final = 180
 _BYTES_PER_BYTE: Final = 3
-# An answer is in memory as our bytes and as those of gRPC.
-_COPIES: Final = 2
+# An answer is in memory as our bytes, as those of gRPC, and perhaps as the record from which it was made.
+_COPIES: Final = 3
 _RETRY_SECONDS: Final = 1.0
 
 

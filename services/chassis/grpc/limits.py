@@ -35,8 +35,6 @@ class ServerLimits:
     # limit here, and for calls that are not admitted yet. open_calls.py says how many a single key may have. A call
     # takes up to 100 KiB: WINDOW_BYTES, and what gRPC and its handler need.
     key_calls_max: int = 9_000
-    # Those of them whose answer may have megabytes (Rule.listing). One workspace alone gets half.
-    lists_max: int = 128
     # Calls of one method that needs no key, streams included. Nobody needs more, and a server can serve far more.
     open_calls_max: int = 1_000
     # Calls whose key is being looked up.
@@ -54,7 +52,7 @@ class ServerLimits:
     # read (held_messages.py). One workspace alone gets half of it. The first is enough for twenty to four hundred
     # starts at once with inputs of the largest size, and for thousands with inputs of some kilobytes.
     key_held_bytes_max: int = 768 * MEBIBYTE
-    key_answers_bytes_max: int = 512 * MEBIBYTE
+    key_answers_bytes_max: int = 384 * MEBIBYTE
 
 
 PUBLIC: Final = ServerLimits()

@@ -32,7 +32,6 @@ class OpenCalls:
         self._unknown = 0
         self._keys = Shares(limits.key_calls_max)
         self._workspaces = Shares(limits.key_calls_max)
-        self._lists = Shares(limits.lists_max)
         self._methods: dict[str, Shares] = {}
 
     def count_open(self, method: str, address: str) -> None:
@@ -53,13 +52,9 @@ class OpenCalls:
     def end_lookup(self) -> None:
         self._unknown -= 1
 
-    def count(self, who: Identity, *, is_list: bool) -> None:
+    def count(self, who: Identity) -> None:
         """Count a call of a caller with a key."""
         key, workspace = who.name, who.tenant
-        if is_list:
-            if not self._lists.take(workspace):
-                raise _exceeded("this workspace", "lists that are not read to their end")
-            _when_done(lambda _: self._lists.give_back(workspace))
         if not self._keys.take(key, portions=_KEY_PORTIONS):
             raise _exceeded("this key")
         if not self._workspaces.take(workspace):
@@ -100,6 +95,6 @@ def _when_done(callback: Callable[[Any], None]) -> None:
     task.add_done_callback(callback)
 
 
-def _exceeded(subject: str, calls: str = "open calls") -> Refusal:
-    message = f"{subject} has too many {calls} here: end some, or call another replica"
+def _exceeded(subject: str) -> Refusal:
+    message = f"{subject} has too many open calls here: end some, or call another replica"
     return Refusal("CALLS_EXCEEDED", message, quota=[QuotaViolation(subject, message)])

@@ -92,7 +92,6 @@ class Rule:
     judges_text: bool = False
     items_max: int | None = None
     bytes_max: int | None = None
-    is_list: bool = False
 
     def __or__(self, other: Rule) -> Rule:
         return replace(self, allow=self.allow | other.allow, is_open=self.is_open or other.is_open)
@@ -119,10 +118,6 @@ class Rule:
     def receiving(self, bytes_max: int) -> Rule:
         """Limit the size of a message, below the limit of the server."""
         return replace(self, bytes_max=bytes_max)
-
-    def listing(self) -> Rule:
-        """The answer may have megabytes, so few calls of such methods are open at once (grpc/open_calls.py)."""
-        return replace(self, is_list=True)
 
     @property
     def is_only_for_services(self) -> bool:

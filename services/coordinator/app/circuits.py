@@ -273,10 +273,11 @@ class Circuits:
             if owned.is_dropped or execution is None:
                 del self._followed[owned]
                 continue
-            holds = [*execution.held_back.values(), *filter(_is_probing, execution.let_through.values())]
-            if not holds:
+            holds = [*execution.held_back.values(), *execution.let_through.values()]
+            wanting = [hold for hold in holds if _wants_call(execution, hold)]
+            if not wanting:
                 del self._followed[owned]
-            for hold in holds:
+            for hold in wanting:
                 yield _Held(owned, execution, hold)
 
     def _visits(
@@ -342,8 +343,8 @@ class Circuits:
             for name, (until, held) in list(permits.items()):
                 execution, key = held.execution, held.hold.work.key
                 has_moved = held.owned.is_dropped and not execution.is_final
-                passed = execution.let_through.get(key)
-                if key in execution.held_back or (passed is not None and _is_probing(passed)):
+                hold = execution.held_back.get(key) or execution.let_through.get(key)
+                if hold is not None and _wants_call(execution, hold):
                     if not has_moved and until > now:
                         continue
                 elif not has_moved:
@@ -479,9 +480,14 @@ class Circuits:
         return self._clock.epoch_ns() // 1_000
 
 
-def _is_probing(hold: CircuitHold) -> bool:
-    """It was let through with a permit, and its attempt is not over."""
-    return hold.is_probe and hold.work.state in (WorkState.READY, WorkState.LIVE)
+def _wants_call(execution: Execution, hold: CircuitHold) -> bool:
+    """The work waits for the circuit, or it was let through with a permit, and its attempt is not over. While its
+    execution is paused, work that no runner has takes no permit from others."""
+    state = hold.work.state
+    if state is WorkState.LIVE:
+        return hold.is_probe
+    is_next = state is WorkState.HELD_BACK or (state is WorkState.READY and hold.is_probe)
+    return is_next and execution.paused_by is None
 
 
 def _tell_of(before: Circuit, after: Circuit) -> None:

@@ -73,24 +73,32 @@ class Explainer:
         work, run = blocker.work, blocker.run
         if work is None:
             return _pause(execution)
-        node = work.node
+        name = _name(work)
         error = run.error if run is not None else None
         match blocker.cause:
             case Cause.RUNNING if run is not None:
                 progress = f", {run.progress:.0%} done" if run.progress else ""
-                return f"{node.id} is being done by the runner {run.runner}{progress}"
+                return f"{name} is being done by the runner {run.runner}{progress}"
             case Cause.LEASE_IN_DOUBT if run is not None:
-                return f"the runner {run.runner} has {node.id} and is silent; when its lease ends, another one gets it"
+                return f"the runner {run.runner} has {name} and is silent; when its lease ends, another one gets it"
             case Cause.WAITING_FOR_RUNNER:
-                return f"{node.id} is ready, and {self._why_no_runner(execution.origin.workspace, work)}"
+                return f"{name} is ready, and {self._why_no_runner(execution.origin.workspace, work)}"
             case Cause.BACKOFF if error is not None:
-                return f"{node.id} failed and is tried again: {error.type}: {error.message}"
+                return f"{name} failed and is tried again: {error.type}: {error.message}"
             case Cause.CIRCUIT_OPEN:
-                return f"{node.id} waits, because the circuit of {execution.held_back[work.key].target} is open"
+                return f"{name} waits, because the circuit of {execution.held_back[work.key].target} is open"
             case Cause.WAITING_FOR_RESOLUTION if error is not None:
-                return f"{node.id} failed for good and waits for a person: {error.type}: {error.message}"
+                return f"{name} failed for good and waits for a person: {error.type}: {error.message}"
             case _:
-                return f"{node.id} {_WAITS[blocker.cause]}"
+                return f"{name} {_WAITS[blocker.cause]}"
+
+
+def _name(work: Work) -> str:
+    """The node. An item of a loop also has its iteration, and how far the loop has come."""
+    loop = work.loop
+    if loop is None:
+        return work.node.id
+    return f"{work.node.id}[{work.key.iteration}] ({loop.begun - len(loop.going)} of {loop.count} done)"
 
 
 def _pause(execution: Execution) -> str:

@@ -24,7 +24,7 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
-from services.coordinator.core.events import DeadLetterResolved, Event, ExecutionReopened, RunFailed, RunLost
+from services.coordinator.core.events import DeadLetterResolved, Event, RunFailed, RunLost
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
     approval_row,
@@ -229,10 +229,6 @@ class PendingAppend:
         """Every event of an approval names its run."""
         execution = self.execution
         return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
-
-    def _is_reopened(self) -> bool:
-        # Only a command of a person reopens, and nearly all executions have none.
-        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
 
     def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
         """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""

@@ -47,15 +47,15 @@ whoever holds the execution by then (`answers.py`). While an execution is paused
 begins, and the timers of backoffs and waits are kept apart. Everything else goes on: runs finish, and what follows from
 them is kept until the execution is resumed.
 
+A loop (`controls/for_each.py`, `controls/repeat.py`) is a control node with items. These are work of the same node with
+the iterations 1 to n. The outcome of an item is judged by its loop (`loops.py`) as that of a node is judged by the
+graph, and the outcome of the loop follows that of its last item.
+
 How an execution ends
 ---------------------
 It ends when nothing is going any more: well, or as the first failure that nobody handled, or as it was ordered to
 (`StopOrdered`: a cancel, the deadline, the first failure of a workflow that fails fast). If it does not end well and
 finished nodes say how they are undone, they are undone first (`compensating.py`).
-
-A loop (`controls/for_each.py`, `controls/repeat.py`) is a control node with items. These are work of the same node with
-the iterations 1 to n. The outcome of an item is judged by its loop (`loops.py`) as that of a node is judged by the
-graph, and the outcome of the loop follows that of its last item.
 
 Obligations
 -----------

@@ -216,6 +216,8 @@ class ReportFailure(ReportOfEnd):
     retry_after: Span = 0
     # Empty: that of the last progress.
     cursor: bytes = b""
+    # What the runner has rendered, for people. Empty: nothing.
+    rendered: bytes = b""
 
 
 @dataclass(slots=True)

@@ -56,6 +56,7 @@ def _compile(document: Document, references: References) -> Definition:
         leaves=tuple(node.id for node in graph if not node.edges),
         timeout=_span(document, "timeout"),
         is_fail_fast=document.get("onFailure") == "FAIL_FAST",
+        records_inputs=document.get("recordInputs", True),
         holds_failures=document.get("onFailure") == "HOLD",
         initial_state=_json(document.get("initialState") or {}),
         setters=seen.state.setters,

@@ -129,6 +129,8 @@ class Definition:
     is_fail_fast: bool = False
     # Work that failed for good waits for a person.
     holds_failures: bool = False
+    # What runners render for a node that fails is kept for people.
+    records_inputs: bool = True
     initial_state: bytes = b"{}"
     # The nodes that set keys of the state.
     setters: Mapping[str, Setter] = field(default_factory=dict)

@@ -171,7 +171,7 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
     if (execution.unstarted or execution.uncancelled) and not rest_until:
         return None
     wake_time = execution.next_wake()
-    if execution.held_back:
+    if execution.held_back and execution.paused_by is None:
         # Nobody sends a message when a circuit closes, so an execution that waits for one looks by itself.
         look_time = min(hold.until for hold in execution.held_back.values())
         wake_time = min(wake_time or look_time, look_time) or now

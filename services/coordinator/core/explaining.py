@@ -124,8 +124,8 @@ def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Conta
         yield Blocker(Cause.WAITING_FOR_RUNNER, work, since.get(work.key, execution.start_time))
     for work in execution.backoffs.values():
         yield Blocker(Cause.BACKOFF, work, since.get(work.key, 0), _due(work), work.run)
-    for key, hold in execution.held_back.items():
-        yield Blocker(Cause.CIRCUIT_OPEN, hold.work, since.get(key, execution.start_time), hold.until)
+    for hold in execution.held_back.values():
+        yield Blocker(Cause.CIRCUIT_OPEN, hold.work, hold.since, hold.until)
     for wait in execution.waits.values():
         key = wait.work.key
         yield Blocker(CAUSES[wait.kind], wait.work, since.get(key, execution.start_time), wait.due, wait.work.run)

@@ -147,6 +147,7 @@ DEAD_LETTER_COLUMNS = (
     "resolve_time",
     "reviewer",
     "notes",
+    "rendered",
 )
 
 RowValues = tuple[object, ...]
@@ -254,6 +255,7 @@ def dead_letter_row(execution: Execution, letter: DeadLetter) -> RowValues:
         letter.resolve_time or None,
         letter.reviewer,
         letter.notes,
+        letter.rendered or None,
     )
 
 

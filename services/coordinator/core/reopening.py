@@ -106,6 +106,8 @@ def reopened_work(
     for node_id in node_ids:
         staying = [pair for pair in sources[node_id] if pair[0].id not in reopened]
         known = [each for pair in staying if (each := resolution(execution, *pair)) is not None]
+        is_choosing = execution.definition.nodes[node_id].begins_on_one_path
+        taken = [pair[0].id for pair in staying if is_choosing and resolution(execution, *pair) is Resolution.TAKEN]
         made.append(
             ReopenedWork(
                 _next_key(execution, node_id),
@@ -113,6 +115,7 @@ def reopened_work(
                 known.count(Resolution.TAKEN),
                 known.count(Resolution.BLOCKED),
                 overrides.get(node_id, b""),
+                taken[0] if taken else "",
             )
         )
     return tuple(made)

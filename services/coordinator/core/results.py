@@ -39,6 +39,8 @@ ERROR_TYPE_MAX: Final = 256
 CLOCK_LEAD_MAX: Final[Span] = 86_400 * SECOND
 COST_TOKENS_MAX: Final = 1_000_000_000_000
 HASH_BYTES: Final = 32
+# What a runner says that it has rendered for a node that failed.
+RECORDED_BYTES_MAX: Final = 64 * 1024
 _IS_KEY: Final = re.compile(r"[\w./-]{1,512}", re.ASCII).fullmatch
 _IS_SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -78,6 +80,12 @@ def json_fault(text: bytes) -> str:
     # Almost every output has fewer brackets than levels are allowed, and need not be walked.
     is_flat = len(text) <= 2 * DEPTH_MAX or text.count(b"{") + text.count(b"[") <= DEPTH_MAX
     return "" if is_flat or _depth(value) <= DEPTH_MAX else f"the output is nested deeper than {DEPTH_MAX}"
+
+
+def is_recordable(rendered: bytes) -> bool:
+    """It may be kept for people."""
+    is_json = 0 < len(rendered) <= RECORDED_BYTES_MAX and not json_fault(rendered)
+    return is_json and is_rendering(rendered)
 
 
 def is_rendering(value: Value) -> bool:

@@ -209,6 +209,8 @@ class DeadLetter:
     run: Run
     reason: FailureReason
     quarantine_time: Instant
+    # The config and the inputs as a runner rendered them. Empty: they are as in the definition, or not known.
+    rendered: bytes = b""
     resolution: DeadLetterResolution = DeadLetterResolution.PENDING
     resolve_time: Instant = 0
     # Title of the key of whoever resolved it.
@@ -297,7 +299,7 @@ class TimerKind(Enum):
 
 
 # These wait while the execution is paused.
-HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT)
+HELD_BY_PAUSE = (TimerKind.BACKOFF, TimerKind.WAIT, TimerKind.GIVE_UP)
 
 Subject: TypeAlias = Work | Run | Wait | CircuitHold
 

@@ -71,7 +71,9 @@ class Turn:
     def after_final_failure(self, work: Work) -> None:
         """Of work that nobody handles: it waits for a person, or the workflow ends."""
         if work.state is WorkState.HELD:
-            self.wait(work, ev.WaitKind.PERSON)
+            assert work.run is not None
+            # It waits under the run that failed, which is its dead letter.
+            self.emit(ev.WaitStarted(self.now, work.key, work.run.number, ev.WaitKind.PERSON, 0))
         else:
             self.stop_if_fail_fast()
 
@@ -138,6 +140,7 @@ class Turn:
         retry_after: Span = 0,
         is_reported: bool = True,
         reason: FailureReason | None = None,
+        rendered: bytes = b"",
     ) -> None:
         """With a `reason` the work is not tried again, whatever its retry policy says."""
         verdict = reason or self._verdict(work, error, random, retry_after)
@@ -162,9 +165,15 @@ class Turn:
                 is_reported=is_reported,
                 then=ev.NOTHING_FOLLOWS if reason is None else self.after_failure(work, reason),
                 is_held=self.holds(work, reason),
+                rendered=b"" if reason is None or work.node.is_failure_handled else self._recorded(rendered),
             )
         )
         self.after_final_failure(work)
+
+    def _recorded(self, rendered: bytes) -> bytes:
+        """What people are shown of it, unless the workflow says that inputs are not to be kept."""
+        is_recorded = self.execution.definition.records_inputs and results.is_recordable(rendered)
+        return rendered if is_recorded else b""
 
     def _verdict(self, work: Work, error: Error, random: float, retry_after: Span) -> Instant | FailureReason:
         """When the work is tried again, or why it is not. While the execution is ending nobody asks."""
@@ -181,9 +190,11 @@ class Turn:
         )
 
     def run_of(self, work: Work) -> int:
-        """The run under which a control node goes on, or the number of a new one."""
+        """The run under which a control node goes on, or the number of a new one: it begins for the first time, or once
+        more after a failure. Work that is held for a person keeps the run that failed."""
         run = work.run
-        return len(self.execution.runs) + 1 if run is None or run.end_time else run.number
+        is_begun_again = run is not None and bool(run.end_time) and work.state is WorkState.BEGUN
+        return len(self.execution.runs) + 1 if run is None or is_begun_again else run.number
 
     def _start_time_of(self, work: Work) -> Instant:
         return self.now if work.run is None else work.run.start_time or self.now

@@ -150,6 +150,8 @@ CREATE TABLE dead_letters (
     -- Title of the key of whoever resolved it.
     reviewer text NOT NULL,
     notes text NOT NULL,
+    -- A JSON object with the members "config" and "inputs", as a runner rendered them.
+    rendered bytea,
     error_class text,
     error_type text,
     error_message text,

@@ -46,7 +46,9 @@ class DeadLetterReadServicer(DeadLetterReadServiceServicer):
     async def GetDeadLetter(self, request: pb.GetDeadLetterRequest, context: Any) -> pb.GetDeadLetterResponse:
         execution_id, number = split_run_id(request.dead_letter_id)
         row = await self._reads.dead_letter(request.workspace, execution_id, number) if number else None
-        return pb.GetDeadLetterResponse(dead_letter=None if row is None else dead_letter(row))
+        if row is None:
+            return pb.GetDeadLetterResponse()
+        return pb.GetDeadLetterResponse(dead_letter=dead_letter(row), rendered=row["rendered"] or b"")
 
     async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: Any) -> pb.ListDeadLettersResponse:
         execution_id, number = split_run_id(request.after_id)

@@ -217,7 +217,9 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
         # An unknown class counts as transient, which loses the least.
         error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
         error = Error(error_class, failed.type[:ERROR_TYPE_MAX], failed.message[:ERROR_MESSAGE_MAX])
-        return _failure(report, number, error, micros_of(failed.retry_after), _usable(failed.cursor))
+        failure = _failure(report, number, error, micros_of(failed.retry_after), _usable(failed.cursor))
+        failure.rendered = failed.rendered
+        return failure
     if outcome == "released":
         reason = release_reason(report.released.reason)
         may_have_begun, cursor = report.released.may_have_begun, _usable(report.released.cursor)

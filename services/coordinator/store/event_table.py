@@ -103,16 +103,17 @@ def _read_consequences(then: pb.Consequences) -> ev.Consequences:
 def _write_reopened(to: Any, works: tuple[ev.ReopenedWork, ...]) -> None:
     for work in works:
         made = to.add(unresolved=work.unresolved, taken=work.taken, blocked=work.blocked, overrides=work.overrides)
+        made.begun_by = work.begun_by
         _write_key(made.key, work.key)
 
 
 def _read_reopened(works: Any) -> tuple[ev.ReopenedWork, ...]:
-    return tuple(
-        [
-            ev.ReopenedWork(_read_key(each.key), each.unresolved, each.taken, each.blocked, each.overrides)
-            for each in works
-        ]
-    )
+    return tuple([_read_reopened_work(each) for each in works])
+
+
+def _read_reopened_work(work: pb.ReopenedWork) -> ev.ReopenedWork:
+    edges = work.unresolved, work.taken, work.blocked
+    return ev.ReopenedWork(_read_key(work.key), *edges, work.overrides, work.begun_by)
 
 
 def _write_value(to: pb.Value, value: values.Value) -> None:

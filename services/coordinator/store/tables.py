@@ -119,6 +119,7 @@ dead_letters: Final = Table(
     *needed(TIME, "quarantine_time"),
     *optional(TIME, "resolve_time"),
     *needed(Text, "workspace workflow node module reason resolution reviewer notes"),
+    *optional(LargeBinary, "rendered"),
     *optional(Text, "error_class error_type error_message error_fingerprint"),
 )
 Index(

@@ -40,6 +40,8 @@ INLINE_BYTES_MAX = 256 * 1024
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 # The reason of a run that is handed back because its target must not be called.
 CIRCUIT_OPEN = "CIRCUIT_OPEN"
+# What is sent along with a failure, so that people see what the node worked on.
+RECORDED_BYTES_MAX = 64 * 1024
 # Of the outputs that a node reads from the store, all together.
 LOADED_BYTES_MAX = OUTPUT_BYTES_MAX
 
@@ -329,6 +331,16 @@ def _label(label: Any) -> str:
             type="INVALID_BRANCH",
         )
     return label
+
+
+def rendered_of(attempt: Attempt) -> bytes:
+    """Config and inputs for people, if they are small enough to be kept."""
+    # The module may have changed them. Then they are no JSON perhaps, and say little.
+    try:
+        rendered = orjson.dumps({"config": attempt.config, "inputs": attempt.inputs})
+    except TypeError:
+        return b""
+    return rendered if len(rendered) <= RECORDED_BYTES_MAX else b""
 
 
 def _hash(rendered: Any, name: str) -> bytes:

@@ -14,7 +14,7 @@ from services.chassis.telemetry.tracing import (
     may_be_sampled,
     parse_traceparent,
 )
-from services.runner.app.attempt import Attempt, failure_of
+from services.runner.app.attempt import Attempt, failure_of, rendered_of
 from services.runner.app.ports import Holder
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import AttemptOutcome, Deferred, Ended, Job, Released, Stopped, Succeeded
@@ -54,7 +54,8 @@ class RunReports:
             hashes, context = (attempt.inputs_hash, attempt.config_hash), attempt.context
             cursor = context.told_cursor if isinstance(outcome, Failure) else b""
             cost_tokens = clamp_cost(context.cost_tokens)
-            ended = Ended(job, outcome, start_ns, end_ns, *hashes, cost_tokens, cursor, context.called)
+            rendered = rendered_of(attempt) if isinstance(outcome, Failure) and job.has_templates else b""
+            ended = Ended(job, outcome, start_ns, end_ns, *hashes, cost_tokens, cursor, context.called, rendered)
         try:
             self._report(ended)
         except Exception as error:  # noqa: BLE001 - an outcome that cannot be encoded must not leave the run unreported

@@ -145,6 +145,8 @@ class Ended:
     cursor: bytes = b""
     # What the module called, or did not call because its circuit is open; empty when it names nothing.
     target: str = ""
+    # What was rendered for an attempt that failed, for people: JSON with config and inputs. Empty: nothing.
+    rendered: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ def report_of(ended: Ended, report_id: str) -> pb.RunReport:
         case Failure():
             _set_failure(report.failed, outcome)
             report.failed.cursor = ended.cursor
+            report.failed.rendered = ended.rendered
         case Released():
             report.released.reason = outcome.reason
             report.released.may_have_begun = outcome.may_have_begun

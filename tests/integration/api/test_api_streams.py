@@ -131,6 +131,24 @@ class ScriptedCoordinator:
     async def ListRuns(self, request: Any, context: Any) -> reads_pb2.ListRunsResponse:
         return reads_pb2.ListRunsResponse()
 
+    async def FindAnswer(self, request: Any, context: Any) -> reads_pb2.FindAnswerResponse:
+        return reads_pb2.FindAnswerResponse()
+
+    async def GetStartOrder(self, request: Any, context: Any) -> reads_pb2.GetStartOrderResponse:
+        return reads_pb2.GetStartOrderResponse()
+
+    async def GetPastExecution(self, request: Any, context: Any) -> reads_pb2.GetPastExecutionResponse:
+        return reads_pb2.GetPastExecutionResponse()
+
+    async def ExplainExecution(self, request: Any, context: Any) -> reads_pb2.ExplainExecutionResponse:
+        return reads_pb2.ExplainExecutionResponse()
+
+    async def ListApprovals(self, request: Any, context: Any) -> reads_pb2.ListApprovalsResponse:
+        return reads_pb2.ListApprovalsResponse()
+
+    async def GetApproval(self, request: Any, context: Any) -> reads_pb2.GetApprovalResponse:
+        return reads_pb2.GetApprovalResponse()
+
     async def ListModules(self, request: Any, context: Any) -> reads_pb2.ListModulesResponse:
         return reads_pb2.ListModulesResponse()
 

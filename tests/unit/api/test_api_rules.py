@@ -62,6 +62,7 @@ MEMBERS = {
     "Discard": WRITERS,
     "Mark": WRITERS,
     "Quarantine": WRITERS,
+    "BulkResolve": WRITERS,
 }
 # The completion token in their requests is the whole permission.
 OPEN = {f"/windlass.api.v1.RunService/{name}" for name in ("CompleteRun", "FailRun", "HeartbeatRun")}

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from services.api.app.checking import line as line_module
-from services.api.app.checking.line import FairLine
+from services.api.app import fair_line as line_module
+from services.api.app.fair_line import FairLine
 
 LONG = 60.0
 
@@ -15,8 +15,8 @@ LONG = 60.0
 class Guests:
     """Guests take their turns, are recorded, and stay until a test lets them go."""
 
-    def __init__(self, places: int) -> None:
-        self.line = FairLine(places)
+    def __init__(self, places: int, **more: int) -> None:
+        self.line = FairLine(places, **more)
         self.served: list[str] = []
         self._stay: dict[str, asyncio.Event] = {}
 
@@ -67,6 +67,16 @@ async def test_flood_of_one_workspace_leaves_the_other_place_to_others() -> None
     for number in range(20):
         await guests.go(f"a{number}")
     await asyncio.gather(*flood)
+
+
+async def test_workspace_may_have_some_places_and_no_more() -> None:
+    guests = Guests(places=4, places_of_each=2)
+    flood = [await guests.come(f"a{number}") for number in range(5)]
+    others = [await guests.come(f"b{number}") for number in range(2)]
+    assert guests.served == ["a0", "a1", "b0", "b1"]
+    for name in ("a0", "b0", "a1", "a2", "b1", "a3", "a4"):
+        await guests.go(name)
+    await asyncio.gather(*flood, *others)
 
 
 async def test_place_of_whoever_fails_or_gives_up_is_free_again() -> None:

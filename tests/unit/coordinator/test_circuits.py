@@ -230,6 +230,21 @@ async def test_the_permit_of_work_that_is_cancelled_is_given_back() -> None:
     assert world.rows[KEY].permits == ()
 
 
+async def test_work_of_a_paused_execution_takes_no_permit_from_others() -> None:
+    world = World()
+    coordinator = Coordinator(world, 5)
+    await half_open(world, coordinator)
+    coordinator.story.pause()
+    assert await coordinator.tick() == []
+    assert world.rows[KEY].permits == ()
+    # What it was let through for is held back when it goes on, and asks again.
+    coordinator.story.resume()
+    assert len(coordinator.holds()) == POLICY.permits_max
+    coordinator.hold_back()
+    events = [event for _ in range(2) for event in await coordinator.tick()]
+    assert len(events) == POLICY.permits_max
+
+
 async def test_the_permit_of_an_execution_that_goes_to_another_coordinator_is_kept() -> None:
     world = World()
     coordinator = Coordinator(world, 3)

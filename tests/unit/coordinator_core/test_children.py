@@ -8,6 +8,7 @@ import pytest
 
 from services.coordinator.core.child_ids import child_id
 from services.coordinator.core.commands import (
+    Discard,
     EndChild,
     NoteChildCancelTold,
     NoteChildStarted,
@@ -438,3 +439,30 @@ def test_an_item_whose_loop_has_ended_settles_its_start():
     assert names(story.when(RefuseChild(second, "WORKFLOW_ARCHIVED", "archived"))) == ["ChildRefused"]
     story.when(NoteChildCancelTold(second))
     assert (story.execution.owed, story.ready) == ([], ["rescue"])
+
+
+@pytest.mark.parametrize("amount", [1, "{{ input.n }}"])
+def test_a_retry_lays_the_inputs_of_a_person_over_those_of_the_node(amount: object):
+    story = Story([billing(inputs={"amount": amount, "to": "ann"})])
+    story.start(input=b'{"n":1}')
+    rendered = b'{"config":{"workflow":"billing"},"inputs":{"amount":1,"to":"ann"}}'
+    if amount != 1:
+        story.assign()
+        story.succeed("bill", rendered)
+    story.when(NoteChildStarted(child(story)))
+    story.when(failed(story))
+    decision = story.retry(bill=b'{"amount":7}')
+    if amount != 1:
+        story.assign()
+        decision = story.succeed("bill", rendered)
+    requested = the_event("ChildRequested", decision)
+    assert (requested.input, requested.key.generation) == (b'{"amount":7,"to":"ann"}', 2)
+
+
+def test_a_node_whose_child_failed_may_be_held_for_a_person():
+    story = waiting(onFailure="HOLD")
+    story.when(failed(story))
+    assert (story.state, story.states["bill"], len(story.execution.runs)) == ("WAITING", "WAITING", 1)
+    assert story.when(ended(story)).events == [], "it waits for a person, and not for the child"
+    assert "ExecutionFinished" in names(story.give(Discard, 1, message_id="m1"))
+    assert story.execution.error.type == "CARD_DECLINED"

@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.core.commands import Cancel, Discard, MarkFixed, Pause, Quarantine, Requeue, Resume, Retry
+from services.coordinator.core.commands import (
+    Cancel,
+    Discard,
+    MarkFixed,
+    Pause,
+    Quarantine,
+    Requeue,
+    Resume,
+    Retry,
+    Signal,
+)
 from tests.support.story import Story, chain, edge, node
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/commands.md"
@@ -15,6 +25,7 @@ COMMANDS: dict[str, Any] = {
     "cancel": lambda: Cancel("m", "enough", "ann"),
     "pause": lambda: Pause("m", "ann"),
     "resume": lambda: Resume("m", "ann"),
+    "signal": lambda: Signal("m", "ann", "go", b"{}"),
     "retry": lambda: Retry("m", "ann", **LEASE),
     "requeue": lambda: Requeue("m", "ann", 1, **LEASE),
     "fix": lambda: MarkFixed("m", "ann", 1, b"{}", **LEASE),

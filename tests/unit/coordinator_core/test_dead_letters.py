@@ -2,13 +2,14 @@
 
 import pytest
 
-from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportSuccess, Requeue
+from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportFailure, ReportSuccess, Requeue
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking
 from services.coordinator.core.events import DeadLetterResolved
 from services.coordinator.core.fold import apply
+from services.coordinator.core.results import RECORDED_BYTES_MAX
 from services.coordinator.core.summary import summary
-from services.coordinator.core.values import BrokenInvariant, DeadLetterResolution, ErrorClass
+from services.coordinator.core.values import BrokenInvariant, DeadLetterResolution, Error, ErrorClass
 from tests.support.story import begun, chain, edge, fields, names, node, started, the_event
 
 RESOLUTIONS = [Requeue, MarkFixed, Discard]
@@ -261,3 +262,54 @@ def test_nothing_is_set_apart_after_the_end():
     story = begun()
     story.succeed("a")
     assert story.when(Quarantine("q", "ann", 1)).refusal.reason is RefusalReason.EXECUTION_FINAL
+
+
+# What it worked on
+
+
+RENDERED = b'{"config":{},"inputs":{"n":-1}}'
+
+
+def reported(rendered, **document):
+    story = begun(node("a", inputs={"n": "{{ input.n }}"}), **document)
+    error = Error(ErrorClass.PERMANENT, "NEGATIVE", "-1 is negative")
+    story.when(ReportFailure(1, story.run("a").epoch, error, 0.5, rendered=rendered))
+    return story
+
+
+def test_what_was_rendered_is_kept_with_the_dead_letter():
+    story = reported(RENDERED)
+    assert story.again().execution.dead_letters[1].rendered == RENDERED
+
+
+@pytest.mark.parametrize(
+    ("rendered", "document"),
+    [
+        (b"", {}),
+        (b"{", {}),
+        (b'{"inputs":{}}', {}),
+        (b'{"config":{},"inputs":{"x":"%b"}}' % (b"x" * RECORDED_BYTES_MAX), {}),
+        (b'{"config":{},"inputs":{"x":%b1%b}}' % (b"[" * 60, b"]" * 60), {}),
+        (RENDERED, {"recordInputs": False}),
+    ],
+)
+def test_what_is_unusable_or_unwanted_is_not_kept(rendered, document):
+    assert reported(rendered, **document).execution.dead_letters[1].rendered == b""
+
+
+def test_nothing_is_kept_of_an_attempt_that_is_followed_by_another():
+    story = begun(node("a", retry={"attempts": 2}))
+    error = Error(ErrorClass.TRANSIENT, "BUSY", "try again")
+    decision = story.when(ReportFailure(1, story.run("a").epoch, error, 0.5, rendered=RENDERED))
+    assert the_event("RunFailed", decision).rendered == b""
+
+
+def test_a_held_node_waits_under_the_run_that_failed():
+    story = begun(node("bad"), node("b", "sleep@1", config={"duration": "{{ 1 }}s"}), onFailure="HOLD")
+    for id in ("bad", "b"):
+        run = story.run(id)
+        error = Error(ErrorClass.PERMANENT, "BOOM", "no")
+        decision = story.when(ReportFailure(run.number, run.epoch, error, 0.0, end_time=story.now))
+        assert the_event("WaitStarted", decision).run == run.number
+    assert len(story.execution.runs) == 2
+    assert sorted(letters(story)) == [1, 2]

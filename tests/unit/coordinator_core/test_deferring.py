@@ -13,6 +13,7 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import parking, resume_effects
+from services.coordinator.core.events import WaitKind
 from services.coordinator.core.values import Error, ErrorClass, RunState
 from tests.support.story import SECOND, begun, chain, names, node, the_event
 
@@ -173,3 +174,30 @@ def test_a_completion_that_is_sent_again_gets_the_first_answer():
     for _ in range(2):
         assert story.when(CompleteRun("m1", "", 1, b"{}")).refusal is None
     assert story.ready == ["b"]
+
+
+def test_the_items_of_a_loop_may_be_deferred_each_with_its_own_run():
+    body = {"module": "billing.charge@1"}
+    loop = node("each", "for_each@1", config={"items": [1, 2, 3], "maxParallel": 2, "body": body})
+    story = begun(loop, node("after"), edges=chain("each", "after"))
+    runs = list(story.execution.live)
+    assert len(runs) == 2
+    for number in runs:
+        run = story.execution.live[number]
+        story.when(ReportDeferred(run.number, run.epoch, start_time=story.now, end_time=story.now))
+    assert story.state == "WAITING", "the third waits for its turn"
+    complete(story, runs[0], b'"one"')
+    story.assign()
+    complete(story, next(iter(story.execution.live)), b'"three"')
+    complete(story.again(), runs[1], b'"two"')
+    complete(story, runs[1], b'"two"')
+    assert story.ready == ["after"]
+
+
+def test_deferred_work_that_fails_waits_for_a_person_where_the_workflow_says_so():
+    story = begun(node("a", "billing.charge@1"), onFailure="HOLD")
+    defer(story)
+    fail(story, error_class=ErrorClass.PERMANENT)
+    (wait,) = story.execution.waits.values()
+    assert wait.kind is WaitKind.PERSON
+    assert complete(story).refusal.reason is RefusalReason.RUN_ENDED

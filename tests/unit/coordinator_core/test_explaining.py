@@ -59,6 +59,17 @@ def test_time_belongs_to_what_the_execution_was_at():
     assert sum(spent(story).values()) == (story.now - BEGIN) / SECOND
 
 
+def test_work_behind_an_open_circuit_waits_since_it_was_held_back_until_the_circuit_is_probed():
+    story = begun()
+    story.later(3)
+    story.hold_back("a", "crm", story.now + 30 * SECOND)
+    assert blocked_by(story) == [("CIRCUIT_OPEN", "a", 3, 33)]
+    story.later(30)
+    story.let_through("a")
+    story.do("a")
+    assert spent(story) == {"RUNNING": 3, "CIRCUIT_OPEN": 30}
+
+
 def test_after_the_end_no_time_is_counted():
     story = begun()
     story.later(1)

@@ -75,6 +75,7 @@ def test_work_that_does_not_wait_is_not_let_through() -> None:
     story = begun()
     assert names(story.let_through("a")) == []
     assert names(story.when(LetThrough([WorkKey("z")]))) == []
+    assert names(story.when(HoldBack([HeldWork(WorkKey("z"), TARGET, LATER)]))) == []
 
 
 def test_nothing_is_held_back_while_the_execution_ends() -> None:
@@ -179,6 +180,28 @@ def test_it_stays_while_nobody_knows_when_the_circuit_lets_it_through() -> None:
     story = begun()
     story.hold_back("a")
     assert parking(story.execution, BEGIN) is None
+
+
+def test_while_it_is_paused_it_looks_at_no_circuit_and_its_retry_budget_does_not_end_it() -> None:
+    story = started(node("a", retry={"budget": "100s"}))
+    hold(story, "a")
+    story.pause()
+    assert parking(story.execution, LATER) == 0
+    story.later(200)
+    assert names(story.tick()) == []
+    story.resume()
+    assert the_event("RunFailed", story.tick()).reason is FailureReason.CIRCUIT_BREAKER
+
+
+def test_nothing_is_remembered_of_work_that_is_over() -> None:
+    story = started(node("a"), node("b", retry={"attempts": 1}), node("c"))
+    hold(story, "a", "b")
+    story.let_through("a", "b")
+    story.do("a")
+    story.assign("b")
+    story.fail("b")
+    assert story.execution.let_through == {}
+    story.do("c")
 
 
 @pytest.mark.parametrize("is_rendering", [True, False])

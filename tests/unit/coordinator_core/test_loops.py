@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.core.commands import FinishLoop, ReportSuccess, StartLoop
+from services.coordinator.core.commands import CompleteRun, FinishLoop, ReportDeferred, ReportSuccess, StartLoop
 from services.coordinator.core.effects import GrantRun, ReadItems, StopRun, StoreLoopOutput, parking, resume_effects
 from services.coordinator.core.items import InvalidItems, LoopConfig, loop_config, unread_lists
 from services.coordinator.core.loop_outputs import output_parts
@@ -557,6 +557,28 @@ def test_a_turn_that_fails_ends_the_repeat():
     story.assign()
     story.fail("r", item=2)
     assert (story.state, story.execution.error.message) == ("FAILED", "iteration 2: r went wrong 42 times")
+
+
+def left_to_somebody_else(story, id, item):
+    run = story.run(id, item)
+    return story.when(ReportDeferred(run.number, run.epoch, start_time=story.now, end_time=story.now))
+
+
+def test_whoever_completes_a_turn_says_whether_the_loop_goes_on():
+    story = started(repeat())
+    for item, branch in ((1, ""), (2, "true")):
+        story.assign()
+        left_to_somebody_else(story, "r", item)
+        story.when(CompleteRun(f"m{item}", "", story.run("r", item).number, b"%d" % item, branch))
+    assert (story.state, story.run("r").output) == ("SUCCESS", b'{"output":2,"iterations":2}')
+
+
+def test_a_failed_item_ends_those_that_are_left_to_somebody_else():
+    story = looping("a", "b")
+    story.assign()
+    left_to_somebody_else(story, "l", 1)
+    story.fail("l", item=2)
+    assert (story.state, story.run("l", 1).state.value) == ("FAILED", "CANCELLED")
 
 
 def test_a_large_last_turn_is_stored():

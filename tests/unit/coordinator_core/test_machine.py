@@ -21,8 +21,12 @@ from services.coordinator.core.commands import (
     Assign,
     AssignedRun,
     Discard,
+    EndChild,
     FinishLoop,
     MarkFixed,
+    NoteChildCancelTold,
+    NoteChildStarted,
+    RefuseChild,
     Release,
     ReportFailure,
     ReportProgress,
@@ -46,13 +50,25 @@ from services.coordinator.core.events import (
     WaitStarted,
 )
 from services.coordinator.core.items import LoopConfig
-from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason, WorkKey
+from services.coordinator.core.values import (
+    Error,
+    ErrorClass,
+    ExecutionState,
+    FinalError,
+    OutputRef,
+    ReleaseReason,
+    WorkKey,
+)
 from tests.support.story import Story
 
 WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
 MODULES = ["noop@1"] * 3 + ["join@1", "sleep@1", "rendered", "for_each@1", "for_each@1", "repeat@1", "state.set@1"]
+MODULES += ["sub_workflow@1"] * 2
 # What every work reports: an output for anybody, and also the config of a control node that was to be rendered.
-OUTPUT = b'{"duration":"3s","items":[1,2,3],"maxParallel":2,"maxIterations":3,"delay":"2s"}'
+OUTPUT = (
+    b'{"duration":"3s","items":[1,2,3],"maxParallel":2,"maxIterations":3,"delay":"2s",'
+    b'"config":{"workflow":"child"},"inputs":{}}'
+)
 KEPT = OutputRef("k", "0" * 64, 300_000)
 LIST = LoopConfig({"maxParallel": 2}, [b"1", b"2", b"3"])
 INSTANCES = ["i1", "i2", "i3"]
@@ -90,8 +106,13 @@ def _node(draw, number):
             "items": draw(st.one_of(st.lists(st.integers(0, 9), max_size=5), st.just("{{ input.ids }}"))),
             "maxParallel": draw(st.integers(1, 3)),
             "onItemFailure": draw(st.sampled_from(["FAIL", "CONTINUE"])),
-            "body": {"module": "noop@1"},
+            "body": draw(st.sampled_from([{"module": "noop@1"}, {"workflow": "child", "inputs": {}}])),
         }
+    elif module == "sub_workflow@1":
+        node["config"] = {"workflow": "child", "onParentEnd": draw(st.sampled_from(["CANCEL", "ABANDON"]))}
+        node["inputs"] = draw(st.sampled_from([{}, {"n": "{{ input.n }}"}]))
+        if draw(st.booleans()):
+            del node["retry"]
     elif module == "repeat@1":
         node["config"] = {
             "until": "output.done",
@@ -181,6 +202,27 @@ class Fortune(RuleBasedStateMachine):
         key = self.pick(data, self.story.execution.unstored)
         self.do(lambda: self.story.when(FinishLoop(key, output)))
         assert self.do(lambda: self.story.when(FinishLoop(key, output))).events == []
+
+    def children(self):
+        execution = self.story.execution
+        return {**execution.children, **execution.unstarted, **execution.uncancelled}
+
+    @precondition(lambda self: self.children())
+    @rule(data=st.data(), make=st.sampled_from([NoteChildStarted, NoteChildCancelTold, RefuseChild, EndChild, None]))
+    def hear_of_child(self, data, make):
+        child = self.pick(data, self.children())
+        news: Any
+        if make is RefuseChild:
+            news = RefuseChild(child, "WORKFLOW_NOT_FOUND", "gone")
+        elif make is EndChild:
+            news = EndChild(child, ExecutionState.SUCCESS, OUTPUT, None, 0.5)
+        elif make is None:
+            state = data.draw(st.sampled_from([ExecutionState.FAILED, ExecutionState.CANCELLED]))
+            news = EndChild(child, state, None, FinalError("a", "BOOM", "bad"), 0.5)
+        else:
+            news = make(child)
+        self.do(lambda: self.story.when(news))
+        assert self.do(lambda: self.story.when(news)).events == [], "it is repeated"
 
     @precondition(lambda self: self.story.execution.live)
     @rule(data=st.data(), error=st.sampled_from(ErrorClass), random=st.floats(0, 1, exclude_max=True))
@@ -273,21 +315,24 @@ class Fortune(RuleBasedStateMachine):
             if self.story.execution.is_final:
                 break
             if self.story.execution.paused_by is not None:
-                self.story.resume("last")
+                self.do(lambda: self.story.resume("last"))
             if self.story.execution.ready:
-                self.story.assign()
+                self.do(lambda: self.story.assign())
             for run in list(self.story.execution.live.values()):
                 self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, OUTPUT, "true")))
             for key in list(self.story.execution.unread):
                 self.do(lambda key=key: self.story.when(StartLoop(key, LIST)))
             for key in list(self.story.execution.unstored):
                 self.do(lambda key=key: self.story.when(FinishLoop(key, KEPT)))
+            for child in list(self.story.execution.children):
+                news = EndChild(child, ExecutionState.SUCCESS, b"{}", None, 0.5)
+                self.do(lambda news=news: self.story.when(news))
             for wait in list(self.story.execution.waits.values()):
                 if wait.kind is WaitKind.PERSON:
                     number = wait.work.run.number
                     self.do(lambda number=number: self.story.give(Discard, number, message_id=f"last{number}"))
             if not self.story.execution.is_final and self.story.execution.next_wake():
-                self.story.wake()
+                self.do(lambda: self.story.wake())
         assert self.story.execution.is_final, "it never ends"
         _assert_states_follow(self.story)
         _assert_undone_in_reverse(self.story)

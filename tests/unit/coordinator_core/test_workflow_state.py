@@ -217,3 +217,33 @@ def test_a_chain_of_two_thousand_settings_is_read_at_its_end():
     again: Execution = story.again().execution
     assert json.loads(seen_state(again, story.definition.nodes["z"])) == {"x": "n1999"}
     assert story.ready == ["z"]
+
+
+def test_what_is_done_again_sets_its_keys_again():
+    story = begun(sets("a", x="{{ input.x }}"), node("b"), node("bad"), edges=chain("a", "b", "bad"))
+    story.succeed("a", b'{"x":1}')
+    story.do("b")
+    story.assign("bad")
+    assert seen(story, "bad") == {"x": 1}
+    story.fail("bad")
+    story.retry(from_node="a")
+    story.assign("a")
+    story.succeed("a", b'{"x":2}')
+    assert seen(story, "b") == {"x": 2}
+
+
+def test_a_reopened_join_of_any_branch_has_the_state_of_the_branch_that_stays():
+    """The node that lets it begin stays. The other branch is done again, and has not ended yet."""
+    story = started(
+        sets("l", v=1), node("r"), sets("rs", v=2), node("j", join="ANY"), node("k"),
+        edges=[edge("l", "j"), *chain("r", "rs", "j"), edge("j", "k"), edge("rs", "k")],
+    )  # fmt: skip
+    story.do("r")
+    story.assign("j")
+    story.fail("j")
+    assert story.state == "FAILED"
+    story.retry(from_node="r")
+    assert story.ready == ["r", "j"]
+    assert seen(story, "j") == {"v": 1}
+    story.do("j", "r")
+    assert "RunFailed" in names(story.assign("k")), "both branches are seen where they meet"

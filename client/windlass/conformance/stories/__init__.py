@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from windlass.conformance.scene import Scene
-from windlass.conformance.stories import attaching, beating, ending, granting, reporting, transferring
+from windlass.conformance.stories import attaching, beating, ending, granting, looping, reporting, transferring
 
 KitStory = Callable[[Scene], Awaitable[None]]
 
@@ -16,6 +16,7 @@ STORIES: Final[tuple[KitStory, ...]] = (
     *granting.STORIES,
     *reporting.STORIES,
     *transferring.STORIES,
+    *looping.STORIES,
     *ending.STORIES,
 )
 # The last story ends the runner's process, so it needs a process that the kit has started.

@@ -101,6 +101,20 @@ async def timeout_passes(scene: Scene) -> None:
     scene.judge.check(rule, is_kept, f"it was reported as {report!s:.200}")
 
 
+async def work_is_deferred(scene: Scene) -> None:
+    """The module hands its token to somebody else. Nobody has given the runner such a module, or it is told nothing."""
+    if scene.deferring is None:
+        return
+    stream, lease = await scene.stream(0), scene.lease()
+    await scene.grant(stream, scene.deferring, lease, completion_token=f"{lease.lease_id}.proof")
+    rule = Duty.REPORT_DEFERRED
+    await scene.until(rule, lambda: scene.reports(lease), "nothing is reported")
+    report = scene.reports(lease)[0]
+    scene.judge.check(rule, report.WhichOneof("outcome") == "deferred", f"it was reported as {report!s:.200}")
+    await scene.until(rule, lambda: not lease.is_named_by(stream), "beats still name the lease")
+    await scene.until(rule, lambda: stream.credit > 0, "its place is not stated as credit")
+
+
 async def instance_ends(scene: Scene) -> None:
     """A refused renewal ends all leases. Only the report of work that was done before is still of use."""
     for how in ("a refused renewal", "INSTANCE_ENDED"):
@@ -140,5 +154,6 @@ STORIES = (
     report_is_not_understood,
     report_is_refused,
     timeout_passes,
+    work_is_deferred,
     instance_ends,
 )

@@ -17,8 +17,8 @@ from typing import Final
 
 import orjson
 
-from services.api.app.checking.line import FairLine
 from services.api.app.checking.request import CheckRequest
+from services.api.app.fair_line import FairLine
 from services.chassis.grpc.errors import DependencyUnavailable, Violation
 from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
 

@@ -72,4 +72,5 @@ def inputs_of(work: Work) -> bytes:
         return work.node.inputs
     # A rendering that is too large to be inline has failed the node before.
     assert isinstance(work.config, bytes)
-    return json.dumps(json.loads(work.config)["inputs"], ensure_ascii=False, separators=(",", ":")).encode()
+    inputs = json.loads(work.config)["inputs"] if work.config else json.loads(work.node.inputs)
+    return json.dumps(inputs | json.loads(work.overrides or b"{}"), ensure_ascii=False, separators=(",", ":")).encode()

@@ -121,6 +121,8 @@ class ReopenedWork(NamedTuple):
     blocked: int
     # A JSON object that is laid over its inputs. Empty: none.
     overrides: bytes
+    # The node whose edge lets it begin, if it sees the state of one path alone and an edge that stays was taken.
+    begun_by: str = ""
 
 
 @dataclass(slots=True)

@@ -101,6 +101,8 @@ class RunFailed(RunEvent):
     then: Consequences
     # The work failed, and waits for a person. A WaitStarted follows.
     is_held: bool = False
+    # Set only with a `reason`: what the runner has rendered, as a JSON object with the members "config" and "inputs".
+    rendered: bytes = b""
 
 
 @dataclass(slots=True)

@@ -117,7 +117,7 @@ def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> 
     # A compensation that fails changes nothing in the execution, but a person has to know.
     is_letter = (not event.is_handled or work.node.undoes) and not event.key.iteration
     if is_letter and event.reason is not None:
-        execution.dead_letters[event.run] = DeadLetter(execution.runs[event.run - 1], event.reason, event.time)
+        execution.dead_letters[event.run] = _dead_letter(execution, event, event.reason)
     if event.is_held:
         work.state = WorkState.HELD
         return
@@ -126,6 +126,11 @@ def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> 
     if not event.is_handled:
         note_failure(execution, work, event.error)
     apply_consequences(execution, work, event.then)
+
+
+def _dead_letter(execution: Execution, event: ev.RunFailed | ev.RunLost, reason: FailureReason) -> DeadLetter:
+    rendered = event.rendered if isinstance(event, ev.RunFailed) else b""
+    return DeadLetter(execution.runs[event.run - 1], reason, event.time, rendered)
 
 
 def note_failure(execution: Execution, work: Work, error: Error) -> None:

@@ -13,10 +13,10 @@ def execution_reopened(execution: Execution, event: ev.ExecutionReopened) -> Non
     if execution.final_state is not None:
         _open(execution, event)
     execution.first_failure = event.first_failure
-    for key, unresolved, taken, blocked, overrides in event.work:
+    for key, unresolved, taken, blocked, overrides, begun_by in event.work:
         _end_hold(execution, key.node)
         node = execution.definition.nodes[key.node]
-        work = Work(key, node, unresolved, taken, blocked, overrides=overrides)
+        work = Work(key, node, unresolved, taken, blocked, overrides=overrides, begun_by=begun_by or None)
         execution.work[key] = execution.current[key.node] = work
     release_targets(execution, event.then)
     remember(execution, event.message_id)

@@ -6,7 +6,6 @@ from services.coordinator.core.fold.graph import (
     begin,
     fail,
     item_ended,
-    make_ready,
     passed_over,
     release_targets,
 )
@@ -71,6 +70,8 @@ def run_succeeded(execution: Execution, event: ev.RunSucceeded) -> None:
         execution.cost_tokens += event.cost_tokens
     run.output = work.output = event.output
     work.state = _SUCCEEDED
+    if execution.let_through:
+        execution.let_through.pop(event.key, None)
     if work.node.compensation is not None:
         execution.compensable.append(work)
     if work.loop is not None:
@@ -115,7 +116,7 @@ def run_failed(execution: Execution, event: ev.RunFailed) -> None:
     run.fingerprint = event.fingerprint
     run.retry_time = event.retry_time
     if execution.held_back or execution.let_through:
-        _end_hold(execution, event.key)
+        _end_hold(execution, event)
     work.may_have_run_before |= not run.is_rendering
     work.failures += event.is_charged
     if event.reason is None:
@@ -127,12 +128,14 @@ def run_failed(execution: Execution, event: ev.RunFailed) -> None:
         fail(execution, work, event)
 
 
-def _end_hold(execution: Execution, key: WorkKey) -> None:
+def _end_hold(execution: Execution, event: ev.RunFailed) -> None:
     """The work failed, while it waited for the circuit of its target or after it was let through."""
-    if (held := execution.held_back.pop(key, None)) is not None:
+    if (held := execution.held_back.pop(event.key, None)) is not None:
         held.timer = 0
-    if (passed := execution.let_through.get(key)) is not None:
+    if (passed := execution.let_through.get(event.key)) is not None:
         passed.is_probe = False
+        if event.reason is not None:
+            del execution.let_through[event.key]
 
 
 def run_lost(execution: Execution, event: ev.RunLost) -> None:
@@ -177,7 +180,7 @@ def run_cancelled(execution: Execution, event: ev.RunCancelled) -> None:
         wait.timer = 0
         if wait.child is not None:
             del execution.children[wait.child.execution_id]
-        if event.run in execution.approvals:
+        if wait.kind is ev.WaitKind.APPROVAL:
             execution.approvals[event.run].state = ApprovalState.CANCELLED
     forget_loop(execution, event.key)
     run.is_answered = run.is_answered or event.is_reported
@@ -205,12 +208,6 @@ def forget_loop(execution: Execution, key: WorkKey) -> None:
     if loop := execution.loops.pop(key, None):
         # Its items keep the loop, and the list may be large.
         loop.items = ()
-
-
-def backoff_ended(execution: Execution, event: ev.BackoffEnded) -> None:
-    work = execution.backoffs.pop(event.key)
-    work.timer = 0
-    make_ready(execution, work)
 
 
 def ended_run(execution: Execution, event: ev.RunEvent) -> Run:

@@ -48,8 +48,9 @@ def _wait(execution: Execution, run: Run, kind: ev.WaitKind, due: int, name: str
 
 
 def wait_ended(execution: Execution, event: ev.WaitEnded) -> None:
-    _end(execution, execution.waits.pop(event.key))
-    if event.outcome is ev.WaitOutcome.EXPIRED and event.run in execution.approvals:
+    wait = execution.waits.pop(event.key)
+    _end(execution, wait)
+    if wait.kind is ev.WaitKind.APPROVAL and event.outcome is ev.WaitOutcome.EXPIRED:
         execution.approvals[event.run].state = ApprovalState.EXPIRED
 
 

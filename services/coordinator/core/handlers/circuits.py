@@ -37,8 +37,9 @@ def hold_back(turn: Turn, command: HoldBack) -> CommandRefusal | None:
     if execution.stop is not None or execution.is_final:
         return CommandRefusal(RefusalReason.EXECUTION_STOPPING, "the execution is ending")
     for held in command.works:
-        hold, work = execution.held_back.get(held.key), execution.work_of(held.key)
-        if work.state is WorkState.READY or (hold is not None and held.until > hold.until):
+        hold, work = execution.held_back.get(held.key), execution.work.get(held.key)
+        is_ready = work is not None and work.state is WorkState.READY
+        if work is not None and (is_ready or (hold is not None and held.until > hold.until)):
             _hold(turn, work, 0, held.target, held.until)
     return None
 

@@ -47,7 +47,7 @@ def complete(turn: Turn, command: commands.CompleteRun) -> CommandRefusal | None
     run = _open_run(turn.execution, command.run)
     if run is None:
         return _void(command)
-    work = run.work
+    work, branch = run.work, results.clean_text(command.branch)
     turn.emit(ev.OutsideAnswered(turn.now, work.key, run.number, command.message_id))
     turn.emit(
         ev.RunSucceeded(
@@ -55,13 +55,13 @@ def complete(turn: Turn, command: commands.CompleteRun) -> CommandRefusal | None
             work.key,
             run.number,
             command.output,
-            results.clean_text(command.branch),
+            branch,
             run.start_time,
             turn.now,
             run.inputs_hash,
             run.config_hash,
             run.cost_tokens,
-            turn.after_success(work, command.branch),
+            turn.after_success(work, branch),
         )
     )
     return None

@@ -76,7 +76,9 @@ def _times(report: commands.ReportOfEnd, now: Instant) -> tuple[Instant, Instant
 @of_live_run
 def report_failure(turn: Turn, run: Run, report: commands.ReportFailure) -> None:
     turn.keep_cursor(run, report.cursor)
-    turn.fail_run(run.work, report, report.error, random=report.random, retry_after=report.retry_after)
+    turn.fail_run(
+        run.work, report, report.error, random=report.random, retry_after=report.retry_after, rendered=report.rendered
+    )
 
 
 @of_live_run

@@ -126,7 +126,9 @@ class DeadLetter(_message.Message):
     def error(self) -> _resources_pb2.Run.Error: ...
     @_builtins.property
     def inputs(self) -> _struct_pb2.Struct:
-        """What the node works on and its config, with their templates unresolved if they have some. Set by GetDeadLetter."""
+        """What the node worked on and its config, as they were rendered. With their templates unresolved when that is not known:
+        nothing was rendered, it was more than 64 KiB, or the workflow says `recordInputs: false`. Set by GetDeadLetter.
+        """
 
     @_builtins.property
     def config(self) -> _struct_pb2.Struct: ...
@@ -490,6 +492,117 @@ class MarkDeadLetterFixedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MarkDeadLetterFixedResponse: _TypeAlias = MarkDeadLetterFixedResponse  # noqa: Y015
+
+@_typing.final
+class BulkResolveDeadLettersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BulkResolveDeadLettersRequest._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: BulkResolveDeadLettersRequest._Action.ValueType  # 0
+        REQUEUE: BulkResolveDeadLettersRequest._Action.ValueType  # 1
+        DISCARD: BulkResolveDeadLettersRequest._Action.ValueType  # 2
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    ACTION_UNSPECIFIED: BulkResolveDeadLettersRequest.Action.ValueType  # 0
+    REQUEUE: BulkResolveDeadLettersRequest.Action.ValueType  # 1
+    DISCARD: BulkResolveDeadLettersRequest.Action.ValueType  # 2
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    filter: _builtins.str
+    """As in ListDeadLettersRequest. Only pending dead letters are resolved."""
+    action: Global___BulkResolveDeadLettersRequest.Action.ValueType
+    dry_run: _builtins.bool
+    notes: _builtins.str
+    @_builtins.property
+    def input_overrides(self) -> _struct_pb2.Struct:
+        """Laid over the inputs of each, as in RequeueDeadLetterRequest."""
+
+    def __init__(
+        self,
+        *,
+        filter: _builtins.str = ...,
+        action: Global___BulkResolveDeadLettersRequest.Action.ValueType = ...,
+        dry_run: _builtins.bool = ...,
+        input_overrides: _struct_pb2.Struct | None = ...,
+        notes: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input_overrides", b"input_overrides"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "dry_run", b"dry_run", "filter", b"filter", "input_overrides", b"input_overrides", "notes", b"notes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BulkResolveDeadLettersRequest: _TypeAlias = BulkResolveDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class BulkResolveDeadLettersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Stage:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BulkResolveDeadLettersResponse._Stage.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STAGE_UNSPECIFIED: BulkResolveDeadLettersResponse._Stage.ValueType  # 0
+        COUNTED: BulkResolveDeadLettersResponse._Stage.ValueType  # 1
+        """Nothing has been resolved yet."""
+        UNDER_WAY: BulkResolveDeadLettersResponse._Stage.ValueType  # 2
+        DONE: BulkResolveDeadLettersResponse._Stage.ValueType  # 3
+        """The last response: all are resolved."""
+        STOPPED: BulkResolveDeadLettersResponse._Stage.ValueType  # 4
+        """The last response: it has stopped by itself, and `message` says why. The others are still pending."""
+
+    class Stage(_Stage, metaclass=_StageEnumTypeWrapper): ...
+    STAGE_UNSPECIFIED: BulkResolveDeadLettersResponse.Stage.ValueType  # 0
+    COUNTED: BulkResolveDeadLettersResponse.Stage.ValueType  # 1
+    """Nothing has been resolved yet."""
+    UNDER_WAY: BulkResolveDeadLettersResponse.Stage.ValueType  # 2
+    DONE: BulkResolveDeadLettersResponse.Stage.ValueType  # 3
+    """The last response: all are resolved."""
+    STOPPED: BulkResolveDeadLettersResponse.Stage.ValueType  # 4
+    """The last response: it has stopped by itself, and `message` says why. The others are still pending."""
+
+    STAGE_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
+    SUCCEEDED_FIELD_NUMBER: _builtins.int
+    FAILED_AGAIN_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    stage: Global___BulkResolveDeadLettersResponse.Stage.ValueType
+    total: _builtins.int
+    """How many matched when the call began, at most 10,000."""
+    resolved: _builtins.int
+    succeeded: _builtins.int
+    """Of those that were requeued: how many have succeeded, and how many have failed again."""
+    failed_again: _builtins.int
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        stage: Global___BulkResolveDeadLettersResponse.Stage.ValueType = ...,
+        total: _builtins.int = ...,
+        resolved: _builtins.int = ...,
+        succeeded: _builtins.int = ...,
+        failed_again: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_again", b"failed_again", "message", b"message", "resolved", b"resolved", "stage", b"stage", "succeeded", b"succeeded", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BulkResolveDeadLettersResponse: _TypeAlias = BulkResolveDeadLettersResponse  # noqa: Y015
 
 @_typing.final
 class QuarantineRunRequest(_message.Message):

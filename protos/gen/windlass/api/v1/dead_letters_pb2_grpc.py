@@ -70,6 +70,11 @@ class DeadLetterServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.MarkDeadLetterFixedRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.MarkDeadLetterFixedResponse.FromString,
                 _registered_method=True)
+        self.BulkResolveDeadLetters = channel.unary_stream(
+                '/windlass.api.v1.DeadLetterService/BulkResolveDeadLetters',
+                request_serializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.BulkResolveDeadLettersRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.BulkResolveDeadLettersResponse.FromString,
+                _registered_method=True)
         self.QuarantineRun = channel.unary_unary(
                 '/windlass.api.v1.DeadLetterService/QuarantineRun',
                 request_serializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.QuarantineRunRequest.SerializeToString,
@@ -131,6 +136,16 @@ class DeadLetterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BulkResolveDeadLetters(self, request, context):
+        """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
+        letter, goes on with one in twenty, then with all; before each step it waits until the work has ended, and it stops by
+        itself when more than a tenth has failed again. It ends with the call: a call that was cut may be repeated, because
+        what is resolved does not match any more. With `dry_run` it only counts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def QuarantineRun(self, request, context):
         """The work of a run that is under way fails for good, with the reason MANUAL. Its runner is told to stop.
         NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when the run is over.
@@ -171,6 +186,11 @@ def add_DeadLetterServiceServicer_to_server(servicer, server):
                     servicer.MarkDeadLetterFixed,
                     request_deserializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.MarkDeadLetterFixedRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.MarkDeadLetterFixedResponse.SerializeToString,
+            ),
+            'BulkResolveDeadLetters': grpc.unary_stream_rpc_method_handler(
+                    servicer.BulkResolveDeadLetters,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.BulkResolveDeadLettersRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_dead__letters__pb2.BulkResolveDeadLettersResponse.SerializeToString,
             ),
             'QuarantineRun': grpc.unary_unary_rpc_method_handler(
                     servicer.QuarantineRun,
@@ -346,6 +366,33 @@ class DeadLetterService:
             '/windlass.api.v1.DeadLetterService/MarkDeadLetterFixed',
             windlass_dot_api_dot_v1_dot_dead__letters__pb2.MarkDeadLetterFixedRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_dead__letters__pb2.MarkDeadLetterFixedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BulkResolveDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/windlass.api.v1.DeadLetterService/BulkResolveDeadLetters',
+            windlass_dot_api_dot_v1_dot_dead__letters__pb2.BulkResolveDeadLettersRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_dead__letters__pb2.BulkResolveDeadLettersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,12 @@ class DeadLetterServiceStub:
     """A person has done the work: its node succeeded with this output, and what depends on it goes on without another run of
     it. FAILED_PRECONDITION EXECUTION_FINAL for an execution that could not be admitted, because it has no node.
     """
+    BulkResolveDeadLetters: _aio.UnaryStreamMultiCallable[_dead_letters_pb2.BulkResolveDeadLettersRequest, _dead_letters_pb2.BulkResolveDeadLettersResponse]
+    """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
+    letter, goes on with one in twenty, then with all; before each step it waits until the work has ended, and it stops by
+    itself when more than a tenth has failed again. It ends with the call: a call that was cut may be repeated, because
+    what is resolved does not match any more. With `dry_run` it only counts.
+    """
     QuarantineRun: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.QuarantineRunRequest, _dead_letters_pb2.QuarantineRunResponse]
     """The work of a run that is under way fails for good, with the reason MANUAL. Its runner is told to stop.
     NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when the run is over.
@@ -106,6 +112,18 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_dead_letters_pb2.MarkDeadLetterFixedResponse]:
         """A person has done the work: its node succeeded with this output, and what depends on it goes on without another run of
         it. FAILED_PRECONDITION EXECUTION_FINAL for an execution that could not be admitted, because it has no node.
+        """
+
+    @_abc_1.abstractmethod
+    def BulkResolveDeadLetters(
+        self,
+        request: _dead_letters_pb2.BulkResolveDeadLettersRequest,
+        context: _aio.ServicerContext[_dead_letters_pb2.BulkResolveDeadLettersRequest, _abc.AsyncIterator[_dead_letters_pb2.BulkResolveDeadLettersResponse]],
+    ) -> _abc.AsyncIterator[_dead_letters_pb2.BulkResolveDeadLettersResponse]:
+        """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
+        letter, goes on with one in twenty, then with all; before each step it waits until the work has ended, and it stops by
+        itself when more than a tenth has failed again. It ends with the call: a call that was cut may be repeated, because
+        what is resolved does not match any more. With `dry_run` it only counts.
         """
 
     @_abc_1.abstractmethod

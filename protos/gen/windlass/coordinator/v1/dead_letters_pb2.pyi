@@ -159,16 +159,22 @@ class GetDeadLetterResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEAD_LETTER_FIELD_NUMBER: _builtins.int
+    RENDERED_FIELD_NUMBER: _builtins.int
+    rendered: _builtins.bytes
+    """A JSON object with the members "config" and "inputs", as a runner rendered them. Empty: they had no templates, nothing
+    was rendered, or they are not kept.
+    """
     @_builtins.property
     def dead_letter(self) -> _dead_letters_pb2.DeadLetter: ...
     def __init__(
         self,
         *,
         dead_letter: _dead_letters_pb2.DeadLetter | None = ...,
+        rendered: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter", "rendered", b"rendered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

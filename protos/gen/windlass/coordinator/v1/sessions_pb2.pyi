@@ -652,6 +652,7 @@ class RunReport(_message.Message):
         MESSAGE_FIELD_NUMBER: _builtins.int
         RETRY_AFTER_FIELD_NUMBER: _builtins.int
         CURSOR_FIELD_NUMBER: _builtins.int
+        RENDERED_FIELD_NUMBER: _builtins.int
         type: _builtins.str
         """UPPER_SNAKE, or the name of the exception. At most 256 characters; the rest is cut off."""
         message: _builtins.str
@@ -659,6 +660,11 @@ class RunReport(_message.Message):
         cursor: _builtins.bytes
         """The last cursor, as in RunProgress; the next attempt is given it. Empty, or unusable: the one that was sent with the
         last progress.
+        """
+        rendered: _builtins.bytes
+        """What the runner has rendered, as a JSON object with the members "config" and "inputs". Shown with the dead letter if
+        this failure makes one. A runner sends it only if RunGrant.has_templates was set; more than 64 KiB is ignored. Empty:
+        nothing was rendered.
         """
         @_builtins.property
         def retry_after(self) -> _duration_pb2.Duration:
@@ -671,10 +677,11 @@ class RunReport(_message.Message):
             message: _builtins.str = ...,
             retry_after: _duration_pb2.Duration | None = ...,
             cursor: _builtins.bytes = ...,
+            rendered: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "cursor", b"cursor", "message", b"message", "retry_after", b"retry_after", "type", b"type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "cursor", b"cursor", "message", b"message", "rendered", b"rendered", "retry_after", b"retry_after", "type", b"type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1003,6 +1003,7 @@ class RunFailed(_message.Message):
     IS_REPORTED_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
     IS_HELD_FIELD_NUMBER: _builtins.int
+    RENDERED_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     fingerprint: _builtins.str
     """It is equal for failures that a person would call the same."""
@@ -1023,6 +1024,8 @@ class RunFailed(_message.Message):
     """False: the coordinator decided so by itself, and told the runner to stop."""
     is_held: _builtins.bool
     """The work waits for a person. A WaitStarted follows."""
+    rendered: _builtins.bytes
+    """Set only if the work failed: what the runner has rendered, as a JSON object with the members "config" and "inputs"."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     @_builtins.property
@@ -1048,10 +1051,11 @@ class RunFailed(_message.Message):
         is_reported: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
         is_held: _builtins.bool = ...,
+        rendered: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_held", b"is_held", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_held", b"is_held", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "rendered", b"rendered", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1719,6 +1723,7 @@ class ReopenedWork(_message.Message):
     TAKEN_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
     OVERRIDES_FIELD_NUMBER: _builtins.int
+    BEGUN_BY_FIELD_NUMBER: _builtins.int
     unresolved: _builtins.int
     """The edges into it, as they stand after the reopening: those that have yet to resolve, and those that resolved as taken
     and as blocked by a failure.
@@ -1727,6 +1732,8 @@ class ReopenedWork(_message.Message):
     blocked: _builtins.int
     overrides: _builtins.bytes
     """A JSON object that is laid over its inputs. Empty: none."""
+    begun_by: _builtins.str
+    """The node whose edge lets it begin, if it sees the state of one path alone and an edge that stays was taken."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
     def __init__(
@@ -1737,10 +1744,11 @@ class ReopenedWork(_message.Message):
         taken: _builtins.int = ...,
         blocked: _builtins.int = ...,
         overrides: _builtins.bytes = ...,
+        begun_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "key", b"key", "overrides", b"overrides", "taken", b"taken", "unresolved", b"unresolved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "blocked", b"blocked", "key", b"key", "overrides", b"overrides", "taken", b"taken", "unresolved", b"unresolved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

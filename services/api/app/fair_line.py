@@ -1,8 +1,8 @@
-"""A fair line for few places: workspaces take turns, and each has at most one place at a time.
+"""A fair line for few places: workspaces take turns, and each has at most one place at a time, or a few.
 
-Only one request of each workspace stands in the line for the places; its others wait behind it. So a workspace with
-many requests waits for itself. The next request of another workspace waits at most for the running turns and for one
-turn of each workspace that came before it.
+Only so many requests of each workspace stand in the line for the places; its others wait behind them. So a workspace
+with many requests waits for itself. The next request of another workspace waits at most for the running turns and for
+those of the requests that stand before it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ WAITING_MAX: Final = 1_000
 
 
 class _Workspace:
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
+    def __init__(self, places: int) -> None:
+        self.turn = asyncio.Semaphore(places)
         self.waiting = 0
 
 
 class FairLine:
     """For one event loop."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, *, places_of_each: int = 1) -> None:
         self._places = asyncio.Semaphore(places)
+        self._places_of_each = places_of_each
         # Each is kept by the requests that wait or are served.
         self._workspaces: WeakValueDictionary[str, _Workspace] = WeakValueDictionary()
 
     @asynccontextmanager
     async def turn(self, workspace: str, seconds: float) -> AsyncIterator[None]:
         """Raises TimeoutError when the turn does not come within `seconds`, or too many of the workspace wait."""
-        own = self._workspaces.setdefault(workspace, _Workspace())
+        own = self._workspaces.setdefault(workspace, _Workspace(self._places_of_each))
         if own.waiting >= WAITING_MAX:
             raise TimeoutError
         async with AsyncExitStack() as held:
