@@ -225,6 +225,10 @@ class PendingAppend:
         assert self.owned.version is not None
         return self.owned.version.completion_tokens.of(run_id(self.execution, run.number))
 
+    def _is_reopened(self) -> bool:
+        # Only a command of a person reopens, and nearly all executions have none.
+        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
+
     def _approvals(self) -> list[tuple[Any, ...]]:
         """Every event of an approval names its run."""
         execution = self.execution
