@@ -24,7 +24,7 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
-from services.coordinator.core.events import DeadLetterResolved, Event, RunFailed, RunLost
+from services.coordinator.core.events import DeadLetterResolved, Event, ExecutionReopened, RunFailed, RunLost
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
     approval_row,
