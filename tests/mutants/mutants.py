@@ -39,7 +39,7 @@ _EPOCH_STAYS: Final = sql_replaced(r"\bepoch = nextval\([^)]*\)", "epoch = great
 FENCES: Final = [
     Mutant(
         "epoch_dropped_from_the_append",
-        *(f"{_COORDINATOR}/store", "_PARTS", sql_not_compared("e.epoch")),
+        *(f"{_COORDINATOR}/store", "_update_execution", sql_not_compared("e.epoch")),
         "test_a_raised_fence_alone_stops_the_holder_before",
     ),
     Mutant(
@@ -292,7 +292,7 @@ STRANGERS: Final = [
 FILTERS: Final = [
     Mutant(
         "absent_value_lost_under_a_negation",
-        *(_COORDINATOR, "_holds", answered("is_not", "~{receiver}", where="negated")),
+        *(_COORDINATOR, "Filtered.holds", answered("is_not", "~{receiver}", where="negated")),
         "test_row_without_a_value_fits_no_comparison_but_every_negated_one",
     ),
     Mutant(
