@@ -36,7 +36,7 @@ def judge_retry(execution: ExecutionView, from_node: str, nodes: Collection[str]
     if execution.state == "SUCCESS" and not from_node:
         raise refusals.execution_not_failed(execution.id)
     summary = execution.record.execution.summary
-    known = {*summary.succeeded, *summary.failed, *summary.skipped, *summary.blocked}
+    known = {*summary.succeeded, *summary.failed, *summary.skipped, *summary.blocked, *summary.cancelled}
     for node in nodes:
         if node not in known and not node.startswith("$"):
             raise refusals.node_not_found(execution.id, node)
