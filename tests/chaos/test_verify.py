@@ -29,10 +29,13 @@ from tests.chaos.verify import verify
 from tests.support.postgres import reachable_directory
 from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import circuits_pb2, executions_pb2
+from windlass.api.v1 import circuits_pb2, dead_letters_pb2, executions_pb2
+from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
 DAY = 86_400 * SECOND
+# Events that carry the epoch of a lease: what comes after the end of an execution is under a lease of its own.
+GRANTS = (ev.ExecutionStarted, ev.ExecutionAdopted, ev.ExecutionReopened, ev.DeadLetterResolved)
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 
@@ -48,6 +51,8 @@ class Told:
     loops: str
     # It waited for the circuit of its target, and was let through.
     held_back: str
+    # Its dead letter was discarded.
+    discarded: str
     # Their run is under way. The run of the first one has outlived its coordinator.
     adopted: str
     held: str
@@ -67,10 +72,11 @@ async def told() -> AsyncIterator[Told]:
         for execution_id in (row, retry, branch, loops):
             await load.final(execution_id)
         held_back = await _held_back(load)
+        discarded = await _discarded(stack, load)
         async with load.held(1) as (adopted,):
             await _taken_over(stack, adopted)
             async with load.held(1) as (held,):
-                yield Told(stack, load, row, retry, branch, loops, held_back, adopted, held)
+                yield Told(stack, load, row, retry, branch, loops, held_back, discarded, adopted, held)
     shutil.rmtree(ledger)
 
 
@@ -90,6 +96,17 @@ async def _held_back(load: Load) -> str:
         return execution_id if any(event.type == "WorkLetThrough" for event in events) else ""
 
     return await eventually(one_that_waited, 30, "work that waits for a circuit")
+
+
+async def _discarded(stack: Stack, load: Load) -> str:
+    client = load.client
+    await client.apply("discarded", [{"id": "a", "module": "fail@1", "config": {"type": "PERMANENT"}}])
+    execution_id = await load.start("discarded")
+    await load.final(execution_id)
+    letters: Any = DeadLetterServiceStub(stack.channel())
+    request = dead_letters_pb2.DiscardDeadLetterRequest(dead_letter_id=f"{execution_id}.1")
+    await client.call(letters.DiscardDeadLetter, request)
+    return execution_id
 
 
 async def _taken_over(stack: Stack, execution_id: str) -> None:
@@ -156,7 +173,7 @@ class Falsifier:
         records: list[Stored] = []
         epoch = 0
         for seq, event in enumerate(events, 1):
-            if isinstance(event, ev.ExecutionStarted | ev.ExecutionAdopted):
+            if isinstance(event, GRANTS):
                 epoch = event.epoch
             records.append(Stored(id_, seq, epoch, event))
         await self.rewrite(id_, records)
@@ -424,6 +441,18 @@ async def _ask_again(false: Falsifier, before: int) -> None:
         " WHERE execution_id = %s",
         *(key, before, false.told.row),
     )
+
+
+@breach_in("discarded")
+def s16_a_dead_letter_is_resolved_twice(events: list[ev.Event]) -> list[ev.Event]:
+    return [*events, first(events, ev.DeadLetterResolved)]
+
+
+@breach_in("row")
+def s18_granted_while_it_was_paused(events: list[ev.Event]) -> list[ev.Event]:
+    place = events.index(first(events, ev.RunLeased, key=WorkKey("b")))
+    paused = ev.ExecutionPaused(time=events[place].time, message_id="m", caller="ann", reason="")
+    return [*events[:place], paused, *events[place:]]
 
 
 @breach_in("held_back")
