@@ -75,6 +75,9 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             seen = seen_nodes(execution, run.work) if run.work.is_templated else NOTHING_SEEN
             item = None if run.work.loop is None else item_of(run.work)
             return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
+        case ev.RunSucceeded():
+            # It comes as often as a lease, so it is not asked for behind all that follows.
+            return ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             reason = LEASE_ENDED if event.reason is FailureReason.MANUAL else NODE_TIMEOUT
@@ -99,7 +102,6 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.OutputRequested()
             | ev.RunStarted()
             | ev.RunProgressed()
-            | ev.RunSucceeded()
             | ev.RunFailed()
             | ev.RunLost()
             | ev.RunReleased()
