@@ -87,8 +87,9 @@ def _lines(execution: Execution, explanation: Explanation, now: int) -> Iterator
     state = Execution.State.Name(execution.state)
     if state in FINAL:
         error = execution.error
-        why = f" at {error.node}" if error.node else ""
-        yield f"{execution.id} ended as {state}{why}{f': {error.type}: {_one_line(error.message)}' if error.type else '.'}"
+        where = f" at {error.node}" if error.node else ""
+        why = f": {error.type}: {_one_line(error.message)}" if error.type else "."
+        yield f"{execution.id} ended as {state}{where}{why}"
     elif explanation.blockers:
         yield f"{execution.id} is {state}. It waits for:"
         for blocker in explanation.blockers:
