@@ -50,7 +50,9 @@ def resume(
     """Let paused executions go on."""
 
     def do(execution_id: str) -> Any:
-        return api.call(messages.ResumeExecutionRequest(execution_id=execution_id)).execution
+        return api.call(
+            messages.ResumeExecutionRequest(execution_id=execution_id, request_id=str(uuid.uuid4()))
+        ).execution
 
     _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
 

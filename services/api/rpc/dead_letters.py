@@ -153,7 +153,8 @@ class DeadLetterServicer(DeadLetterServiceServicer):
             raise refusals.run_not_found(request.run_id)
         message = translate.command()
         message.quarantine.run, message.quarantine.notes = _number(request.run_id), request.notes
-        command = _command("quarantine", request.run_id, message)
+        # A run is set apart once, so every repeat is the same command, also after the end that it brought about.
+        command = _command("quarantine", request.run_id, message, "once")
         letter = await self._dead_letters.quarantine(caller().workspace, request.run_id, command)
         return holding(pb.QuarantineRunResponse, dead_letter=letter.record)
 

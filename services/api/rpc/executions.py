@@ -116,7 +116,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: RpcCall) -> pb.ResumeExecutionResponse:
         message = translate.command()
         message.resume.SetInParent()
-        command = NewCommand("resume", request.execution_id, message)
+        command = NewCommand("resume", request.execution_id, message, request.request_id)
         execution = await self._commands.give(caller().workspace, command)
         return translate.answer(pb.ResumeExecutionResponse(), execution)
 

@@ -169,7 +169,7 @@ class ExecutionServiceServicer:
 
     def ResumeExecution(self, request, context):
         """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
-        or EXECUTION_FINAL.
+        or EXECUTION_FINAL. Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,7 +52,7 @@ class ExecutionServiceStub:
     """
     ResumeExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ResumeExecutionRequest, _executions_pb2.ResumeExecutionResponse]
     """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
-    or EXECUTION_FINAL.
+    or EXECUTION_FINAL. Idempotent by `request_id`.
     """
     SignalExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.SignalExecutionRequest, _executions_pb2.SignalExecutionResponse]
     """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
@@ -164,7 +164,7 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_executions_pb2.ResumeExecutionRequest, _abc.Awaitable[_executions_pb2.ResumeExecutionResponse]],
     ) -> _abc.Awaitable[_executions_pb2.ResumeExecutionResponse]:
         """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
-        or EXECUTION_FINAL.
+        or EXECUTION_FINAL. Idempotent by `request_id`.
         """
 
     @_abc_1.abstractmethod
