@@ -55,6 +55,37 @@ CLAIMS: dict[str, Callable[[Any], bool]] = {
     "choose-carrier": lambda ended: list(ended.summary.skipped) == ["letter", "freight"],
 }
 
+ANN, CEM = ({"name": name, "address": f"{name.lower()}@example.org"} for name in ("Ann", "Cem"))
+# What follows when a text in the commands is another: the example, the text, the other, and the output.
+VARIANTS: list[tuple[str, str, str, Any]] = [
+    ("order-saga", "NZ", "DE", {"ship": {"parcel": "s-7"}}),
+    ("canary-release", '"errors": 0.2', '"errors": 5', {"call_person": {"ask": "Look at v2, please."}}),
+    ("canary-release", '"errors": 0.2', '"errors": 50', {"roll_back": {"percent": 0, "because": "too many errors"}}),
+    ("refused-card", '"0000"', '"4111"', {"letter": "Thank you for 90 EUR.", "cart": "closed"}),
+    ("webhook-to-crm", "changed", "created", {"answer": {"contact": "/contacts/7"}, "ignored": False}),
+    ("webhook-to-crm", "changed", "seen", {"answer": None, "ignored": True}),
+    ("choose-carrier", "1200", "120", {"by": "post", "price": 2}),
+    ("import-contacts", '"Bob", ', "", {"contacts": [ANN, CEM], "letter": None}),
+    (
+        "support-reply",
+        '{"text": "Please send it back within 30 days."}',
+        "{}",
+        {"send": {"sent": "Thank you for asking"}},
+    ),
+    (
+        "support-reply",
+        """APPROVE --form '{"text": "Please send it back within 30 days."}'""",
+        "REJECT --comment 'it is about the law'",
+        {"hand_over": {"to": "the second line", "why": "it is about the law"}},
+    ),
+    (
+        "invoice-approval",
+        """APPROVE --form '{"account": "4711"}' --comment""",
+        "REJECT --comment",
+        {"paid": None, "approvals": 2},
+    ),
+]
+
 
 class Page(NamedTuple):
     """What the page of an example promises."""
@@ -193,6 +224,7 @@ def test_every_example_has_a_page_and_a_line_in_the_index() -> None:
     assert pages == NAMES
     assert sorted(re.findall(r"^\| \[([a-z-]+)\]\(\1\.md\)", index, re.MULTILINE)) == NAMES
     assert set(CLAIMS) <= set(NAMES)
+    assert all((page.output is None) == bool(page.error) for page in map(page_of, NAMES))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -210,3 +242,20 @@ async def test_an_example_ends_as_its_page_says(stack: Stack, crm: str, tmp_path
     if page.output is not None:
         assert json_format.MessageToDict(ended.output) == page.output
     assert CLAIMS.get(name, lambda _: True)(ended)
+
+
+@pytest.mark.parametrize(("name", "text", "other", "output"), VARIANTS)
+async def test_another_input_takes_another_way(
+    stack: Stack, crm: str, tmp_path: Path, name: str, text: str, other: str, output: Any
+) -> None:
+    commands = page_of(name).commands
+    assert any(text in line for line in commands)
+    ended = await Reader(stack, crm, tmp_path).follow([line.replace(text, other) for line in commands])
+    assert ended.state == Execution.SUCCESS, ended.error
+    assert json_format.MessageToDict(ended.output) == output
+
+
+async def test_a_small_invoice_is_paid_without_approval(stack: Stack, crm: str, tmp_path: Path) -> None:
+    apply, start, *_ = page_of("invoice-approval").commands
+    ended = await Reader(stack, crm, tmp_path).follow([apply, start.replace("2500", "20")])
+    assert json_format.MessageToDict(ended.output) == {"paid": {"amount": 20, "from": "petty cash"}, "approvals": 0}
