@@ -1,6 +1,6 @@
 """The modules of the example workflows. They stand for real systems, need no network, and keep nothing.
 
-Each of them gives the same answer to the same inputs, so all but one are idempotent. A real module hands
+Only the module of the bank changes anything: it writes a file. So all others are idempotent. A real module hands
 `ctx.effect_key` to the system that it changes, so that the system recognises a repetition.
 """
 
