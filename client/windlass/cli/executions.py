@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     command(app)(watch)
     command(app)(get)
     command(app, shows=_show)(cancel)
-    command(app, shows=lambda explanation: say(visible(explanation.text)))(explain)
+    command(app, shows=lambda explanation: say(explanation.text))(explain)
     command(app, shows=_show)(signal)
     command(app)(events)
     command(app, shows=lambda answer: show_runs(answer.runs))(runs)

@@ -87,12 +87,13 @@ def _lines(execution: Execution, explanation: Explanation, now: int) -> Iterator
     state = Execution.State.Name(execution.state)
     if state in FINAL:
         error = execution.error
-        why = f" at {error.node}" if error.node else ""
-        yield f"{execution.id} ended as {state}{why}{f': {error.type}: {error.message}' if error.type else '.'}"
+        where = f" at {error.node}" if error.node else ""
+        why = f": {error.type}: {_one_line(error.message)}" if error.type else "."
+        yield f"{execution.id} ended as {state}{where}{why}"
     elif explanation.blockers:
         yield f"{execution.id} is {state}. It waits for:"
         for blocker in explanation.blockers:
-            yield f"  {_name(blocker.kind)}{_times(blocker, now)}: {blocker.message}"
+            yield f"  {_name(blocker.kind)}{_times(blocker, now)}: {_one_line(blocker.message)}"
             if command := getattr(blocker, "try"):
                 yield f"    try: {command}"
     else:
@@ -127,3 +128,8 @@ def _span(micros: int) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def _one_line(text: str) -> str:
+    """A text of somebody else, which must not look like further lines of ours."""
+    return " ".join(text.split())

@@ -71,10 +71,10 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     """Asked after all events of the decision were applied. Most events have no effect outside."""
     match event:
         case ev.RunLeased():
-            run = execution.runs[event.run - 1]
-            seen = seen_nodes(execution, run.work) if run.work.is_templated else NOTHING_SEEN
-            item = None if run.work.loop is None else item_of(run.work)
-            return (GrantRun(run, seen.outputs, seen.without_output, item),) if run.instance_id else ()
+            return _grant(execution, execution.runs[event.run - 1])
+        case ev.RunSucceeded():
+            # It comes as often as a lease, so it is not asked for behind all that follows.
+            return ()
         case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             reason = LEASE_ENDED if event.reason is FailureReason.MANUAL else NODE_TIMEOUT
@@ -99,7 +99,6 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.OutputRequested()
             | ev.RunStarted()
             | ev.RunProgressed()
-            | ev.RunSucceeded()
             | ev.RunFailed()
             | ev.RunLost()
             | ev.RunReleased()
@@ -137,6 +136,14 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             return ()
         case _:
             assert_never(event)
+
+
+def _grant(execution: Execution, run: Run) -> Sequence[Effect]:
+    if not run.instance_id:
+        return ()
+    seen = seen_nodes(execution, run.work) if run.work.is_templated else NOTHING_SEEN
+    item = None if run.work.loop is None else item_of(run.work)
+    return (GrantRun(run, seen.outputs, seen.without_output, item),)
 
 
 def resume_effects(execution: Execution) -> Sequence[Effect]:

@@ -76,3 +76,10 @@ def test_an_execution_that_has_ended_says_why_and_where_its_time_went():
 
 def test_an_execution_that_nothing_holds_up_says_so():
     assert explain(Explanation()).text == "e1 is RUNNING. Nothing holds it up."
+
+
+def test_a_message_of_several_lines_stays_on_one() -> None:
+    error = Execution.Error(node="pay", type="BOOM", message="no\nIts time:\n  100 %")
+    assert explain(told(RUNNING=1), state="FAILED", error=error).text.splitlines()[0] == (
+        "e1 ended as FAILED at pay: BOOM: no Its time: 100 %"
+    )
