@@ -10,7 +10,7 @@ BIN     := .venv/bin
 PY      := $(BIN)/python
 # The time of this file says when the environment was made. It is made anew when the lock has changed.
 STAMP   := .venv/.made
-CODE    := services client/windlass deploy tests $(wildcard benchmarks) protos/generate.py
+CODE    := services client/windlass deploy tests $(wildcard benchmarks) examples/workflows protos/generate.py
 # Tests run in two processes, for the two cores of the machine that builds; tests/conftest.py says which tests share one.
 # The slowest tests come first (tests/chaos). Tests marked long run alone, because they measure failovers.
 WORKERS ?= 2

@@ -16,7 +16,7 @@ import pytest
 from tests.support.tidiness import RULES, Source, foreign_words, types_of
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE = ("services", "client", "deploy", "tests", "benchmarks", "protos")
+CODE = ("services", "client", "deploy", "tests", "benchmarks", "examples", "protos")
 QUOTES_WHAT_IT_BANS = {"tests/test_tidy.py", "tests/support/tidiness.py"}
 PROSE = {".md", ".toml", ".yaml", ".yml", ".proto", ".sql", ".sh", ".ts", ".tsx"}
 
