@@ -25,6 +25,8 @@ from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 
 CANARY = "canary"
+# Its requests fail on purpose, more often than a circuit would let them.
+NO_CIRCUIT = "coordinator:WINDLASS_CIRCUIT_OUTCOMES_MIN=100000"
 # Only these tables hold definitions, which are what their author wrote.
 DEFINITIONS = {("api", "workflow_versions")}
 # Written by somebody who would like to command the terminal of whoever looks.
@@ -63,7 +65,7 @@ async def told() -> AsyncIterator[Told]:
     async with (
         collector() as spans,
         careless_server() as port,
-        running_stack(otlp_endpoint=spans.endpoint, allow_net=["127.0.0.1"]) as stack,
+        running_stack(otlp_endpoint=spans.endpoint, allow_net=["127.0.0.1"], extra_env=[NO_CIRCUIT]) as stack,
     ):
         yield await telling(stack, spans, port)
 

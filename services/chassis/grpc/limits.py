@@ -52,7 +52,7 @@ class ServerLimits:
     # read (held_messages.py). One workspace alone gets half of it. The first is enough for twenty to four hundred
     # starts at once with inputs of the largest size, and for thousands with inputs of some kilobytes.
     key_held_bytes_max: int = 768 * MEBIBYTE
-    key_answers_bytes_max: int = 384 * MEBIBYTE
+    key_answers_bytes_max: int = 192 * MEBIBYTE
 
 
 PUBLIC: Final = ServerLimits()
