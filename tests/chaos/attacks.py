@@ -82,7 +82,6 @@ RUNNER_STREAMS = (
 STREAM_SECONDS_MAX = 20.0
 # Starts that wait. The api would hold twice the memory that it may have, if it took all of them.
 WAITERS = 60
-WATCH = "/windlass.api.v1.ExecutionService/WatchExecution"
 # Small values, each of which takes far more memory than bytes of an input, up to the largest input that is taken.
 DEEP_INPUT = {"x": [[[[[[[[0]]]]]]]] * 13_000}
 # They keep a child that checks busy for longer than anybody waits for a turn.
