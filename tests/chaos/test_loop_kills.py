@@ -22,8 +22,8 @@ HITS = ((100, "coordinator", 0), (200, "runner", 0), (300, "coordinator", 1), (4
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
 async def test_a_loop_goes_on_where_it_was_when_its_coordinator_and_its_runners_die(ledger: Path) -> None:
-    # The output has the id of its run.
-    body = {"module": "ledger.put@1", "config": {"seconds": 0.02, "bytes": 60}, "inputs": {"n": "{{ item.n }}"}}
+    # The output has the id of its run. Items take so long that the loop still goes on when the last process is killed.
+    body = {"module": "ledger.put@1", "config": {"seconds": 0.5, "bytes": 60}, "inputs": {"n": "{{ item.n }}"}}
     items = "{{ input.items + input.items }}"
     node = {
         "id": "each",
