@@ -45,7 +45,7 @@ class ServerLimits:
     open_receive_seconds: float = 5.0
     open_slow_bytes_max: int = 64 * MEBIBYTE
     # The same with a key.
-    key_slow_seconds: float = 0.25
+    key_slow_seconds: float = 0.2
     key_receive_seconds: float = 10.0
     key_slow_bytes_max: int = 256 * MEBIBYTE
     # What the requests of callers with a key hold while they are served, and what their answers hold until they are
