@@ -24,6 +24,7 @@ class MemoryMailbox:
         tables, now = self._tables, self._tables.clock.now()
         for message in messages:
             self._make_row(message, now)
+        unread = {n: self._unread_before(message) for n, message in enumerate(messages)}
         found = {n: row for n, message in enumerate(messages) if (row := self._row_of(message)) is not None}
         refused = self._refused([(n, messages[n]) for n in found])
         ending: dict[str, bool] = {}
@@ -39,8 +40,14 @@ class MemoryMailbox:
         deliveries: list[Delivery | None] = [None] * len(messages)
         for n, row in found.items():
             was_woken = row.execution_id in woken
-            deliveries[n] = Delivery(row.workspace, holders[n], was_woken, was_woken and row.ends_only, n in refused)
+            is_ends_only = was_woken and row.ends_only
+            deliveries[n] = Delivery(row.workspace, holders[n], was_woken, is_ends_only, n in refused, unread[n])
         return deliveries
+
+    def _unread_before(self, message: MailboxMessage) -> list[bytes] | None:
+        bodies = [mail.body for mail in self._tables.mail_of(message.execution_id)] if message.is_in_order else []
+        is_short = len(bodies) <= limits.RESENT_MESSAGES_MAX and sum(map(len, bodies)) <= limits.RESENT_BYTES_EACH
+        return bodies if is_short else None
 
     def _make_row(self, message: MailboxMessage, now: datetime) -> None:
         """The row of an execution that the message may reopen."""

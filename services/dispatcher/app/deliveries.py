@@ -2,6 +2,10 @@
 
 Messages are committed in batches, on another connection than the admission loop's. They are sent after the commit; if
 that is lost, app/poll_loop.py sends them again. A full mailbox takes no message until its holder has read some.
+
+A command of a person must not overtake an earlier one that was lost on the way, or went by another replica. So the
+unread messages before it are sent with it, and the holder skips those that it has. If they are too many for that, the
+poll sends them all, in order.
 """
 
 from __future__ import annotations
@@ -75,8 +79,8 @@ class Deliveries:
                 answers[n] = _full(message)
             elif delivery.was_woken or (message.row is not None and delivery.holder is None):
                 self._inbox.work_in(delivery.workspace, is_ends_only=delivery.is_ends_only)
-            elif delivery.holder is not None:
-                self._post(delivery.holder, [message.body])
+            elif delivery.holder is not None and delivery.unread_before is not None:
+                self._post(delivery.holder, [*delivery.unread_before, message.body])
         for execution_id in full:
             log.warning("a mailbox is full", execution_id=execution_id)
         return answers

@@ -154,6 +154,8 @@ class MailboxMessage(NamedTuple):
     is_ending: bool
     # Set if it may reopen the execution. Its workspace is set then.
     row: RowToMake | None = None
+    # It has to be read after those that were stored before it: a person has sent it, perhaps after another one.
+    is_in_order: bool = False
 
 
 class Delivery(NamedTuple):
@@ -167,6 +169,8 @@ class Delivery(NamedTuple):
     is_ends_only: bool
     # Its mailbox was full, so the message was not stored. Its sender may send it again.
     is_refused: bool = False
+    # The bodies of the unread messages that have to be sent before it. None: they are too many to be sent at once.
+    unread_before: Sequence[bytes] | None = ()
 
 
 class WorkspaceView(NamedTuple):

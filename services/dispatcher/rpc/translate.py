@@ -169,9 +169,17 @@ def mailbox_message_of(request: queue_pb2.DeliverRequest) -> MailboxMessage:
     kept.CopyFrom(message)
     if not kept.HasField("create_time"):
         kept.create_time.GetCurrentTime()
-    is_ending = kept.WhichOneof("body") == "cancel"
+    body = kept.WhichOneof("body")
     row = _row_to_make(request.start, message.execution_id, workspace) if request.HasField("start") else None
-    return MailboxMessage(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending, row)
+    return MailboxMessage(
+        kept.message_id,
+        kept.execution_id,
+        workspace,
+        kept.SerializeToString(),
+        is_ending=body == "cancel",
+        row=row,
+        is_in_order=body in ("cancel", "command"),
+    )
 
 
 def _row_to_make(start: start_pb2.StartOrder, execution_id: str, workspace: str) -> RowToMake:

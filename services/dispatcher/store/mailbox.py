@@ -36,14 +36,15 @@ ORDER BY execution_id
 ON CONFLICT (execution_id) DO NOTHING
 """
 
-# A message that is stored already counts once and is accepted again. One that finds no room wakes nothing. This is raw
-# SQL, because its windows over arrays would be harder to read when composed.
+# A message that is stored already counts once and is accepted again. One that finds no room wakes nothing. The last
+# column has the unread messages that were stored before one that has to be read in order. This is raw SQL, because its
+# windows over arrays would be harder to read when composed.
 _DELIVER: Final = f"""
 WITH message AS MATERIALIZED (
-  SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s, %s) WITH ORDINALITY
-    AS t (message_id, execution_id, workspace, body, is_ending, may_reopen, n)
+  SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s, %s, %s) WITH ORDINALITY
+    AS t (message_id, execution_id, workspace, body, is_ending, may_reopen, is_in_order, n)
 ), found AS MATERIALIZED (
-  SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, t.may_reopen, q.workspace, q.holder,
+  SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, t.may_reopen, t.is_in_order, q.workspace, q.holder,
          NOT EXISTS (SELECT 1 FROM dispatcher.mailbox m WHERE m.message_id = t.message_id) AS is_new
   FROM message t JOIN dispatcher.queue q USING (execution_id)
   WHERE (t.workspace = '' OR t.workspace = q.workspace) AND q.state <> 5
@@ -52,7 +53,7 @@ WITH message AS MATERIALIZED (
   FROM (SELECT DISTINCT execution_id FROM found) e LEFT JOIN dispatcher.mailbox m USING (execution_id)
   GROUP BY e.execution_id
 ), judged AS MATERIALIZED (
-  SELECT f.*, f.is_new AND (
+  SELECT f.*, u.messages, u.bytes, f.is_new AND (
            u.messages + count(*) FILTER (WHERE f.is_new) OVER earlier
              > {limits.MAILBOX_MESSAGES_MAX} + CASE WHEN f.is_ending THEN {limits.MAILBOX_ENDING_MESSAGES} ELSE 0 END
            OR u.bytes + sum(octet_length(f.body)) FILTER (WHERE f.is_new) OVER earlier
@@ -75,7 +76,12 @@ WITH message AS MATERIALIZED (
   WHERE q.execution_id = f.execution_id AND (q.state = 4 OR q.state = 1 AND f.is_ending AND NOT q.ends_only)
   RETURNING q.execution_id, q.ends_only
 )
-SELECT j.n::int4, j.workspace, j.holder, w.ends_only, j.is_refused
+SELECT j.n::int4, j.workspace, j.holder, w.ends_only, j.is_refused,
+       CASE WHEN NOT j.is_in_order OR j.messages = 0 THEN '{{}}'
+            WHEN j.messages <= {limits.RESENT_MESSAGES_MAX} AND j.bytes <= {limits.RESENT_BYTES_EACH} THEN (
+              SELECT array_agg(m.body ORDER BY m.create_time, m.message_id)
+              FROM dispatcher.mailbox m WHERE m.execution_id = j.execution_id
+            ) END
 FROM judged j LEFT JOIN woken w USING (execution_id)
 """
 
@@ -147,14 +153,15 @@ class PostgresMailbox:
             Bytes([message.body for message in messages]),
             Bools([message.is_ending for message in messages]),
             Bools([message.row is not None for message in messages]),
+            Bools([message.is_in_order for message in messages]),
         )
         rows_to_make = _rows_to_make(messages)
         crash_point("dispatcher.deliver.before_commit")
         *_, rows = await self._database.pipeline([*rows_to_make, _LOCK(execution_ids=ids), (_DELIVER, given)])
         crash_point("dispatcher.deliver.after_commit")
         deliveries: list[Delivery | None] = [None] * len(messages)
-        for n, workspace, holder, ends_only, is_refused in rows:
-            deliveries[n - 1] = Delivery(workspace, holder, ends_only is not None, bool(ends_only), is_refused)
+        for n, workspace, holder, ends_only, is_refused, before in rows:
+            deliveries[n - 1] = Delivery(workspace, holder, ends_only is not None, bool(ends_only), is_refused, before)
         return deliveries
 
     async def forget(self, message_ids: Sequence[str]) -> None:

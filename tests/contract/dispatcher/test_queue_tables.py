@@ -283,7 +283,9 @@ class Script:
             id_, workspace = (row[0], row[1]) if row is not None else (self._id(), random.choice(WORKSPACES))
             to_make = RowToMake(random.randint(1, 5), b"start") if random.random() < 0.2 else None
             named = workspace if to_make is not None else random.choice(["", workspace, "w2"])
-            messages.append(MailboxMessage(message_id, id_, named, b"body" * 3, random.random() < 0.15, to_make))
+            is_ending, is_in_order = random.random() < 0.15, random.random() < 0.5
+            body = message_id.encode() * random.choice([1, 3])
+            messages.append(MailboxMessage(message_id, id_, named, body, is_ending, to_make, is_in_order))
         # Messages of one call are stored in this order.
         messages = list({message.message_id: message for message in messages}.values())
         messages.sort(key=lambda message: message.message_id)

@@ -127,3 +127,28 @@ async def test_mailbox_of_many_messages_that_nobody_reads_holds_up_no_other(empt
     bodies = await unread(empty_rig)
     assert len(bodies) == RESENT_MESSAGES_MAX
     assert [n for n, body in enumerate(bodies) if len(body) == 8] == [1, 3]
+
+
+async def test_command_is_sent_behind_the_unread_messages_that_were_stored_before_it(rig: Rig) -> None:
+    (to,) = await rig.leased("commanded", 1)
+    pause, resume = (message(to, body)._replace(is_in_order=True) for body in (b"pause", b"resume"))
+    report = message(to, b"report")
+    (first,) = await rig.mailbox.deliver([pause])
+    assert first is not None
+    assert first.unread_before == []
+    (second, third) = await rig.mailbox.deliver([resume, report])
+    assert second is not None
+    assert third is not None
+    assert (second.unread_before, third.unread_before) == ([b"pause"], []), "nothing has to wait for a report"
+    await rig.mailbox.forget([pause.message_id, report.message_id])
+    (again,) = await rig.mailbox.deliver([message(to, b"cancel", is_ending=True)._replace(is_in_order=True)])
+    assert again is not None
+    assert again.unread_before == [b"resume"]
+
+
+async def test_command_behind_more_than_can_be_sent_at_once_waits_for_the_poll(rig: Rig) -> None:
+    (to,) = await rig.leased("commanded-late", 1)
+    await rig.fill(to.execution_id, messages=3, size=MEBIBYTE // 2)
+    (delivery,) = await rig.mailbox.deliver([message(to, b"pause")._replace(is_in_order=True)])
+    assert delivery is not None
+    assert delivery.unread_before is None

@@ -98,3 +98,36 @@ async def test_messages_that_are_stored_are_answered_though_others_of_their_batc
         task.cancel()
     assert [each if each is True else type(each) for each in answers] == [True, DependencyUnavailable, True]
     assert posted == ["holder"] * 2
+
+
+class HasUnread:
+    """A mailbox in which an earlier message is unread, or too many of them."""
+
+    def __init__(self, unread_before: Sequence[bytes] | None) -> None:
+        self._unread_before = unread_before
+
+    async def deliver(self, messages: Sequence[MailboxMessage]) -> Sequence[Delivery | None]:
+        found = Delivery("w", "holder", was_woken=False, is_ends_only=False, unread_before=self._unread_before)
+        return [found for _ in messages]
+
+    async def forget(self, message_ids: Sequence[str]) -> None: ...
+
+
+@pytest.mark.parametrize(("unread_before", "sent"), [([], [[b"\x00"]]), ([b"a"], [[b"a", b"\x00"]]), (None, [])])
+async def test_message_goes_behind_those_that_were_stored_before_it(
+    unread_before: Sequence[bytes] | None, sent: list[list[bytes]]
+) -> None:
+    posted: list[list[bytes]] = []
+    deliveries = Deliveries(
+        mailbox=HasUnread(unread_before),
+        inbox=AdmissionInbox(CLOCK),
+        post=lambda _, bodies: posted.append([*bodies]),
+        clock=CLOCK,
+    )
+    asked = asyncio.create_task(deliveries.deliver(message(1, 1)))
+    await asyncio.sleep(0)
+    running = [asyncio.ensure_future(run()) for _, run in deliveries.loops]
+    assert await asked is True
+    for task in running:
+        task.cancel()
+    assert posted == sent
