@@ -213,6 +213,7 @@ class CoordinatorService:
         self._circuits = Circuits(
             store=self._circuit_rows,
             executions=self._executions,
+            may_start=self._dispatch.may_start,
             clock=self._clock,
             policy=self._circuit_policy,
             name=self.name,

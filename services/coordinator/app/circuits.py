@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -125,8 +125,17 @@ def permit_name(execution: Execution, key: WorkKey) -> str:
 
 class Circuits:
     def __init__(
-        self, *, store: CircuitStore, executions: OwnedExecutions, clock: Clock, policy: CircuitPolicy, name: str
+        self,
+        *,
+        store: CircuitStore,
+        executions: OwnedExecutions,
+        may_start: Callable[[], bool],
+        clock: Clock,
+        policy: CircuitPolicy,
+        name: str,
     ) -> None:
+        """`may_start`: the leases on the executions are certain."""
+        self._may_start = may_start
         self._store = store
         self._executions = executions
         self._clock = clock
@@ -241,7 +250,9 @@ class Circuits:
 
     async def tick(self) -> None:
         now = self._now()
-        held = list(self._held())
+        # Without a dispatcher nothing here is given to a runner, and another coordinator may have the executions. If
+        # this one asked for permits all the same, or renewed them, nobody could probe the target.
+        held = list(self._held()) if self._may_start() else []
         waiting: defaultdict[CircuitKey, list[_Held]] = defaultdict(list)
         for each in held:
             if each.hold.work.state is WorkState.HELD_BACK:

@@ -50,8 +50,15 @@ class Coordinator:
         self.world = world
         self.store = MemoryCircuits(POLICY, world.rows, world.clock)
         self.executions = executions()
+        # A dispatcher hears it.
+        self.may_start = True
         self.circuits = Circuits(
-            store=self.store, executions=self.executions, clock=world.clock, policy=POLICY, name=f"c{id(self)}"
+            store=self.store,
+            executions=self.executions,
+            may_start=lambda: self.may_start,
+            clock=world.clock,
+            policy=POLICY,
+            name=f"c{id(self)}",
         )
         config = {"url": "https://example.org/"}
         self.story = started(*[node(f"n{number}", "http.request@1", config=config) for number in range(count)])
@@ -219,6 +226,19 @@ async def test_a_permit_is_renewed_while_its_probe_is_under_way() -> None:
     assert len(coordinator.story.execution.live) == POLICY.permits_max
     (standing,) = await coordinator.store.standings()
     assert standing.permits == POLICY.permits_max
+
+
+async def test_a_coordinator_that_no_dispatcher_hears_keeps_no_permit_from_others() -> None:
+    world = World()
+    alone, other = Coordinator(world, count=POLICY.permits_max), Coordinator(world)
+    await half_open(world, alone)
+    alone.may_start = False
+    other.hold_back()
+    for _ in range(6):
+        await alone.tick(POLICY.permit_term / SECOND / 5)
+    # The permits are over, and the next visit asks for them.
+    await other.tick(1.0)
+    assert WorkLetThrough in [type(event) for event in await other.tick(1.0)]
 
 
 async def test_the_permit_of_work_that_is_cancelled_is_given_back() -> None:
