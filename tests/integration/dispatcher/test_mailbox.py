@@ -4,7 +4,7 @@ import uuid
 from datetime import UTC, datetime
 
 from services.dispatcher.core.batch import AdmissionBatch
-from services.dispatcher.core.items import MailboxMessage, NewStart
+from services.dispatcher.core.items import Claim, MailboxMessage, NewStart
 from services.dispatcher.core.mailbox_limits import (
     MAILBOX_BYTES_MAX,
     MAILBOX_MESSAGES_MAX,
@@ -14,7 +14,7 @@ from services.dispatcher.core.mailbox_limits import (
 from tests.integration.dispatcher.conftest import Rig, new_start
 
 
-def message(to: NewStart, body: bytes, *, message_id: str = "", is_ending: bool = False) -> MailboxMessage:
+def message(to: NewStart | Claim, body: bytes, *, message_id: str = "", is_ending: bool = False) -> MailboxMessage:
     return MailboxMessage(message_id or str(uuid.uuid4()), to.execution_id, to.workspace, body, is_ending)
 
 
