@@ -24,6 +24,8 @@ _RAW_END: Final = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}", re.ASCII)
 # A single quote character matches only when its string has no end.
 _INSIDE: Final = re.compile(r""" "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' | ["'()\[\]{}%] """, re.VERBOSE | re.DOTALL)
 
+_SIGNS: Final = re.compile(r"\A[-+]|[-+]\Z")
+
 
 def spans(template: str) -> Iterator[tuple[int, int]]:
     """The start and end of each expression or statement, without its braces."""
@@ -43,6 +45,15 @@ def spans(template: str) -> Iterator[tuple[int, int]]:
             stop = _end(template, start, "}}" if opening[0] == "{{" else "%}")
             yield start, stop
             place = stop + 2
+
+
+def whole_expression(template: str) -> str | None:
+    """What stands between the braces, if the text is one expression in braces and nothing else but space."""
+    text = template.strip()
+    if not text.startswith("{{") or next(spans(text)) != (2, len(text) - 2):
+        return None
+    # A sign beside the braces is no operator: it says what becomes of the space around them.
+    return _SIGNS.sub("", text[2:-2])
 
 
 def _end(template: str, start: int, closing: str) -> int:

@@ -16,6 +16,7 @@ from windlass.definition.expressions import (
     TEMPLATE_CHARACTERS_MAX,
     Allowance,
     spans,
+    whole_expression,
 )
 
 ENGINE = Environment()
@@ -61,6 +62,40 @@ def test_what_the_engine_reads_is_inside(template: str) -> None:
         return
     inside = [template[start:stop] for start, stop in spans(template)]
     assert ("name" in names) == any(re.search(r"\bname\b", each) for each in inside)
+
+
+@pytest.mark.parametrize(
+    ("template", "expression"),
+    [
+        (" {{ a }}\n", " a "),
+        ('{{ {"a": {"b": {}}} }}', ' {"a": {"b": {}}} '),
+        ('{{{"a":{}}}}', '{"a":{}}'),
+        ("{{ '}}' ~ '{{' }}", " '}}' ~ '{{' "),
+        ("{{-a+}}", "a"),
+        ("{{ a }}{{ b }}", None),
+        ("{{ a }} }}", None),
+        ("{{ a }}{# b #}", None),
+        ("{% raw %}{{ a }}{% endraw %}", None),
+        ("no. {{ a }}", None),
+        ("{{ a", None),
+        ("{{}", None),
+        ("", None),
+    ],
+)
+def test_a_whole_expression_is_all_of_its_template(template: str, expression: str | None) -> None:
+    assert whole_expression(template) == expression
+
+
+@settings(max_examples=300)
+@given(st.lists(PIECES, max_size=6).map("".join))
+def test_a_whole_expression_has_the_value_that_the_engine_renders(template: str) -> None:
+    expression = whole_expression(template)
+    try:
+        rendered = ENGINE.render_str(template.strip(), name="n")
+    except TemplateError:
+        return
+    if expression is not None:
+        assert ENGINE.render_str("{{ x }}", x=ENGINE.eval_expr(expression, name="n")) == rendered
 
 
 CHAIN = "+1" * (EXPRESSION_CHARACTERS_MAX // 2)

@@ -21,13 +21,13 @@ import minijinja
 from services.runner.app.rendering import texts
 from services.runner.app.rendering.guarded import guarded, unguarded
 from services.runner.app.rendering.sources import TemplateSource, expression_source, template_source
+from windlass.definition.expressions import whole_expression
 from windlass.sdk import PermanentError
 
 # Steps of the template machine for one string: far above any real template, far below a second of CPU.
 FUEL = 100_000
 RENDERED_CHARACTERS_MAX = 1_048_576
 
-_WHOLE = re.compile(r"\s*\{\{((?:(?!\{\{|\}\}).)*)\}\}\s*", re.DOTALL)
 _LINE = re.compile(r"\s*\(in <\w+>:\d+\)")
 
 
@@ -76,9 +76,9 @@ class Renderer:
         return value
 
     def _text(self, text: str, data: _Data, path: str) -> Any:
-        whole = _WHOLE.fullmatch(text)
+        whole = whole_expression(text)
         if whole is not None:
-            return self._value(whole.group(1), data, path)
+            return self._value(whole, data, path)
         try:
             source = template_source(text)
             rendered = self._environment.render_str(source.text, **data.of(source)[0])
