@@ -327,7 +327,7 @@ async def test_a_retried_attempt_has_a_token_of_its_own(client: Client, tmp_path
 async def test_the_timeout_of_the_node_ends_work_that_was_deferred(client: Client, tmp_path: Path) -> None:
     file = tmp_path / "token"
     ended = await client.run("deferred-briefly", input=struct({"file": str(file)}))
-    assert (ended.state, ended.error.type) == (Execution.FAILED, "TIMEOUT")
+    assert (ended.state, ended.error.type) == (Execution.FAILED, "NODE_TIMEOUT")
     assert (await refusal_of(by_token(client, "CompleteRun", token=file.read_text()))).reason == "RUN_ENDED"
 
 

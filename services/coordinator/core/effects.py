@@ -17,13 +17,10 @@ from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import NOTHING_SEEN, NodeWithoutOutput, seen_nodes
 from services.coordinator.core.items import item_of
 from services.coordinator.core.state import Execution, Obligation, Run, StartChild, Work, WorkLoop
-from services.coordinator.core.values import SECOND, ExecutionState, FailureReason, Instant, Span, Value
+from services.coordinator.core.values import NODE_TIMEOUT, SECOND, ExecutionState, FailureReason, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
 PARKING_WAIT_MIN: Span = 10 * SECOND
-# The reason for stopping a run whose node's timeout is over. It differs from that of an execution that is out of time,
-# which is TIMEOUT.
-NODE_TIMEOUT = "NODE_TIMEOUT"
 # The reason for stopping any run that is over without a word of its runner, when the runner is told so once more.
 LEASE_ENDED = "LEASE_ENDED"
 

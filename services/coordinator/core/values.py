@@ -20,6 +20,10 @@ SPAN_MAX: Span = 365 * 86_400 * SECOND
 # A value above this is kept outside and travels as a reference.
 INLINE_BYTES_MAX = 256 * 1024
 
+# The type of the error of a run whose node's timeout is over, and the reason for stopping it. An execution that is out
+# of time ends with TIMEOUT.
+NODE_TIMEOUT = "NODE_TIMEOUT"
+
 
 class BrokenInvariant(Exception):
     """The state contradicts itself: a bug, never an answer to anybody."""

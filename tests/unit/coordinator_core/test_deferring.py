@@ -100,7 +100,8 @@ def test_the_timeout_of_the_node_still_ends_deferred_work():
     story.later(1)
     decision = story.tick()
     assert names(decision) == ["WaitEnded", "RunFailed"]
-    assert the_event("RunFailed", decision).error.error_class is ErrorClass.TIMEOUT
+    error = the_event("RunFailed", decision).error
+    assert (error.error_class, error.type) == (ErrorClass.TIMEOUT, "NODE_TIMEOUT")
     assert story.effects == [], "no runner has it"
     story.wake()
     assert story.ready == ["a"]

@@ -427,7 +427,8 @@ def test_a_run_fails_when_its_runner_is_silent_beyond_the_node_timeout():
     story = begun(node("a", timeout="30s"))
     assert story.execution.next_wake() == story.now + 35 * SECOND
     failed = the_event("RunFailed", story.wake())
-    assert (failed.error.error_class, failed.is_reported) == (ErrorClass.TIMEOUT, False)
+    assert (failed.error.error_class, failed.error.type) == (ErrorClass.TIMEOUT, "NODE_TIMEOUT")
+    assert not failed.is_reported
     assert story.effects == [StopRun(1, 2, "i1", "NODE_TIMEOUT")]
     late = story.when(ReportSuccess(1, 2, b"{}"))
     assert late.refusal.reason is RefusalReason.LEASE_ENDED

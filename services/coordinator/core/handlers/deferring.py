@@ -14,7 +14,7 @@ from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.late_reports import of_live_run
 from services.coordinator.core.state import Execution, Run, Work
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import SECOND, Error, ErrorClass
+from services.coordinator.core.values import NODE_TIMEOUT, SECOND, Error, ErrorClass
 
 
 @of_live_run
@@ -93,7 +93,7 @@ def time_out(turn: Turn, work: Work, random: float) -> None:
     assert run is not None
     turn.emit(ev.WaitEnded(turn.now, work.key, run.number, ev.WaitOutcome.EXPIRED))
     message = f"not done {work.node.timeout / SECOND:g} s after it was granted, and nobody has said how it ended"
-    turn.fail_run(work, _report_of(turn, run), Error(ErrorClass.TIMEOUT, "TIMEOUT", message), random=random)
+    turn.fail_run(work, _report_of(turn, run), Error(ErrorClass.TIMEOUT, NODE_TIMEOUT, message), random=random)
 
 
 def _open_run(execution: Execution, number: int) -> Run | None:

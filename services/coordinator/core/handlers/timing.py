@@ -11,7 +11,7 @@ from services.coordinator.core.handlers.circuits import give_up
 from services.coordinator.core.handlers.stopping import order_timeout
 from services.coordinator.core.state import CircuitHold, Run, Timer, TimerKind, Wait, Work
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import SECOND, Error, ErrorClass
+from services.coordinator.core.values import NODE_TIMEOUT, SECOND, Error, ErrorClass
 
 
 def tick(turn: Turn, command: Tick) -> CommandRefusal | None:
@@ -50,6 +50,6 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
 
 def _time_out(turn: Turn, run: Run, random: float) -> None:
     message = f"not done {run.work.node.timeout / SECOND:g} s after it began, and its runner does not say why"
-    error = Error(ErrorClass.TIMEOUT, "TIMEOUT", message)
+    error = Error(ErrorClass.TIMEOUT, NODE_TIMEOUT, message)
     report = ReportOfEnd(run.number, run.epoch, start_time=run.start_time, end_time=turn.now)
     turn.fail_run(run.work, report, error, random=random, is_reported=False)
