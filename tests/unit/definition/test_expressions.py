@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from minijinja import Environment, TemplateError
 
@@ -53,7 +53,12 @@ PIECES = st.sampled_from(
 )
 
 
+# A name in a string is read by nobody.
+STRING = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' """, re.VERBOSE | re.DOTALL)
+
+
 @settings(max_examples=300)
+@example('{{ "{{ name }}"}}"')
 @given(st.lists(PIECES, max_size=8).map("".join))
 def test_what_the_engine_reads_is_inside(template: str) -> None:
     try:
@@ -61,7 +66,7 @@ def test_what_the_engine_reads_is_inside(template: str) -> None:
     except TemplateError:
         return
     inside = [template[start:stop] for start, stop in spans(template)]
-    assert ("name" in names) == any(re.search(r"\bname\b", each) for each in inside)
+    assert ("name" in names) == any(re.search(r"\bname\b", STRING.sub("", each)) for each in inside)
 
 
 @pytest.mark.parametrize(
