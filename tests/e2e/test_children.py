@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 from windlass.definition.limits import CHILD_DEPTH_MAX
 
 Execution = resources_pb2.Execution
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "definitions.md"
 WAITS = [{"id": "long", "module": "test.waits@1"}]
 
 
@@ -49,18 +46,6 @@ async def child_in(client: Client, execution: Execution, state: Any) -> Executio
         return children[0] if children and children[0].state == state else None
 
     return await eventually(found, 20.0, f"a child in state {state}")
-
-
-async def test_the_example_of_the_page_runs(client: Client) -> None:
-    section = PAGE.read_text().partition("### Children\n")[2].partition("\n### ")[0]
-    examples = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    assert len(examples) == 2
-    for source in examples:
-        applied = await client.call(client.workflows.ApplyWorkflow, workflows_pb2.ApplyWorkflowRequest(source=source))
-        assert not applied.warnings
-    execution = await client.run("order", input={"amounts": [100, 200]})
-    assert execution.state == Execution.SUCCESS, execution.error
-    assert execution.output == {"first": 119, "all": [119, 238]}
 
 
 async def test_the_output_of_a_child_is_the_output_of_the_node(client: Client) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-import yaml
 from google.protobuf.json_format import MessageToDict
 
 from tests.support.api import Client, output_of
@@ -131,27 +129,6 @@ async def test_an_until_that_cannot_be_evaluated_fails_the_turn(client: Client) 
     await client.apply("unclear", [{"id": "again", "module": "repeat@1", "config": config}])
     execution = await client.run("unclear")
     assert (execution.state, execution.error.type) == (FAILED, "TEMPLATE_ERROR")
-
-
-@pytest.mark.parametrize(
-    ("section", "input", "output"),
-    [
-        (
-            "for_each@1",
-            {"names": ["Ann", "Bo"]},
-            {"greetings": [{"text": "Hello Ann", "place": 1}, {"text": "Hello Bo", "place": 2}]},
-        ),
-        ("repeat@1", {"from": 2}, {"count": {"output": {"left": 0}, "iterations": 3}}),
-    ],
-)
-async def test_the_example_of_the_page_runs(client: Client, section: str, input: Any, output: Any) -> None:
-    found = re.search(rf"^### {section}$.*?^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
-    document = yaml.safe_load(found[1])
-    await client.apply(**document)
-    execution = await client.run(document["name"], input=input)
-    assert execution.state == SUCCESS, execution.error
-    assert MessageToDict(execution.output) == output
 
 
 async def _are_going(client: Client, execution_id: str) -> bool:
