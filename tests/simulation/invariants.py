@@ -222,7 +222,7 @@ class Invariants:
         live = [run.number for run in execution.live.values() if run.work.key == key]
         self._check(not live, "S11", f"{key} was leased while run {live} was live")
         edges = self._edges_to(execution, key.node)
-        states = [execution.work_of(WorkKey(source)).state for source in edges]
+        states = [execution.target_of(source).state for source in edges]
         self._check(all(state in SETTLED for state in states), "S10", f"{key} began before {edges} were over: {states}")
         has_taken = not edges or any(state in (WorkState.SUCCEEDED, WorkState.FAILED) for state in states)
         self._check(has_taken, "S10", f"{key} began although nothing led to it")
