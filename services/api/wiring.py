@@ -30,6 +30,7 @@ from services.api.peers.dead_letters import CoordinatorDeadLetters, DispatcherDe
 from services.api.peers.dispatchers import DispatcherQueue
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.limits import LimitsConfigurer
+from services.api.peers.replays import CoordinatorReplays
 from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.allowed_callers import RULES
@@ -37,7 +38,9 @@ from services.api.rpc.approvals import ApprovalServicer
 from services.api.rpc.children import ChildServicer
 from services.api.rpc.circuits import CircuitServicer
 from services.api.rpc.dead_letters import DeadLetterServicer
+from services.api.rpc.examining import DefinitionExaminer
 from services.api.rpc.executions import ExecutionServicer
+from services.api.rpc.exports import ExportServicer
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
@@ -64,6 +67,7 @@ from windlass.api.v1 import (
     circuits_pb2_grpc,
     dead_letters_pb2_grpc,
     executions_pb2_grpc,
+    exports_pb2_grpc,
     runs_pb2_grpc,
     workflows_pb2_grpc,
     workspaces_pb2_grpc,
@@ -162,7 +166,8 @@ class ApiService:
         executions = ExecutionServicer(
             starting, self._executions, self._commands, explanations, self._watcher, self._reads, self._clock
         )
-        workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self._checkers)
+        examiner = DefinitionExaminer(self._checkers)
+        workflows = WorkflowServicer(self._workflows, self._startables, self._reads, examiner)
         workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)
         outside = OutsideWork(self._reads, self._workspaces, self._commands, COMPLETION)
@@ -176,6 +181,8 @@ class ApiService:
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
         letters = DeadLetterServicer(self._dead_letters, Redriver(self._dead_letters, self._clock), self._workflows)
         dead_letters_pb2_grpc.add_DeadLetterServiceServicer_to_server(letters, server)
+        exports = ExportServicer(self._executions, self._workflows, CoordinatorReplays(self._coordinators), examiner)
+        exports_pb2_grpc.add_ExportServiceServicer_to_server(exports, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)
         children_pb2_grpc.add_ChildServiceServicer_to_server(ChildServicer(self._starter), server)

@@ -49,6 +49,7 @@ from services.coordinator.app.obligations import REST_SECONDS, ObligationKeeper
 from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.partitions import keep_partitions
+from services.coordinator.app.replays import Replays
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.core.circuits import CircuitPolicy
 from services.coordinator.core.values import SECOND
@@ -62,6 +63,7 @@ from services.coordinator.rpc.allowed_callers import RULES
 from services.coordinator.rpc.circuits import CircuitStateServicer
 from services.coordinator.rpc.dead_letters import DeadLetterReadServicer
 from services.coordinator.rpc.reads import ReadServicer
+from services.coordinator.rpc.replays import ReplayServicer
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
 from services.coordinator.rpc.run_outputs import RunOutputsServicer
 from services.coordinator.rpc.runners import RunnerSessionsService, SessionRunners
@@ -72,7 +74,13 @@ from services.coordinator.store.circuits import PostgresCircuits
 from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
 from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
-from windlass.coordinator.v1 import circuits_pb2_grpc, dead_letters_pb2_grpc, reads_pb2_grpc, sessions_pb2_grpc
+from windlass.coordinator.v1 import (
+    circuits_pb2_grpc,
+    dead_letters_pb2_grpc,
+    reads_pb2_grpc,
+    replays_pb2_grpc,
+    sessions_pb2_grpc,
+)
 from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 
 SERVICE: Final = "coordinator"
@@ -263,6 +271,8 @@ class CoordinatorService:
         reads_pb2_grpc.add_ReadServiceServicer_to_server(self._reader, self.server)
         letters = DeadLetterReadServicer(self._reads)
         dead_letters_pb2_grpc.add_DeadLetterReadServiceServicer_to_server(letters, self.server)
+        replays = ReplayServicer(self._reads, Replays(self._reads, self._definitions), codec, self._blobs, self._clock)
+        replays_pb2_grpc.add_ReplayServiceServicer_to_server(replays, self.server)
         reads_pb2_grpc.add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)
 
     async def prepare(self) -> None:

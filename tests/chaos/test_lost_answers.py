@@ -35,7 +35,7 @@ CALL_SECONDS = 10.0
 _MOMENTARY = {"existing", "updateTime", "change", "windowStartTime"}
 # An execution goes on between two answers, but these fields stay.
 _LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
-_READING = ("Get", "List", "Watch", "Validate", "Explain")
+_READING = ("Get", "List", "Watch", "Validate", "Explain", "Export", "Replay")
 
 
 class Calls:

@@ -15,6 +15,7 @@ from windlass.api.v1 import (
     circuits_pb2,
     dead_letters_pb2,
     executions_pb2,
+    exports_pb2,
     resources_pb2,
     runs_pb2,
     workflows_pb2,
@@ -35,7 +36,16 @@ WAIT_SECONDS = 15
 # Every method of the public services by its name.
 METHODS: dict[str, MethodDescriptor] = {
     method.name: method
-    for file in (approvals_pb2, circuits_pb2, dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+    for file in (
+        approvals_pb2,
+        circuits_pb2,
+        dead_letters_pb2,
+        executions_pb2,
+        exports_pb2,
+        runs_pb2,
+        workflows_pb2,
+        workspaces_pb2,
+    )
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
@@ -48,11 +58,17 @@ def path_of(method: MethodDescriptor) -> str:
 def method_on(channel: Any, method: MethodDescriptor) -> Any:
     """The method on a channel. It takes bytes, so that a test can send bytes that are not a request."""
     make = channel.unary_stream if method.server_streaming else channel.unary_unary
-    return make(
+    if method.client_streaming:
+        make = channel.stream_unary
+    call = make(
         path_of(method),
         request_serializer=bytes,
         response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
     )
+    if method.client_streaming:
+        # The bytes are the only message of the stream.
+        return lambda raw, **more: call(iter([raw]), **more)
+    return call
 
 
 async def answer_to(

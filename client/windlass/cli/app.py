@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from windlass.cli import access, approvals, circuits, comparing, dead_letters, executions, people, stack, workflows
+from windlass.cli import (
+    access,
+    approvals,
+    circuits,
+    comparing,
+    dead_letters,
+    executions,
+    exporting,
+    people,
+    stack,
+    workflows,
+)
 from windlass.cli.conformance import conformance
 from windlass.cli.connection import command
 from windlass.cli.output import say
@@ -46,6 +57,7 @@ app.add_typer(approvals.approvals, name="approvals")
 app.add_typer(approvals.run, name="run")
 people.register(app)
 comparing.register(app)
+exporting.register(app)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.workspaces, name="workspace")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from windlass.api.v1.circuits_pb2 import *  # noqa: F403
     from windlass.api.v1.dead_letters_pb2 import *  # noqa: F403
     from windlass.api.v1.executions_pb2 import *  # noqa: F403
+    from windlass.api.v1.exports_pb2 import *  # noqa: F403
     from windlass.api.v1.resources_pb2 import *  # noqa: F403
     from windlass.api.v1.runs_pb2 import *  # noqa: F403
     from windlass.api.v1.workflows_pb2 import *  # noqa: F403
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    files = ("approvals", "circuits", "dead_letters", "executions", "resources", "runs", "workflows", "workspaces")
+    files = (
+        "approvals",
+        "circuits",
+        "dead_letters",
+        "executions",
+        "exports",
+        "resources",
+        "runs",
+        "workflows",
+        "workspaces",
+    )
     for each in files:
         module = import_module(f"windlass.api.v1.{each}_pb2")
         if hasattr(module, name):

@@ -87,6 +87,11 @@ def execution_not_found(execution_id: str) -> Refusal:
     return _refusal("EXECUTION_NOT_FOUND", message, "windlass list", execution_id=execution_id)
 
 
+def execution_not_started(execution_id: str) -> Refusal:
+    message = "the execution waits in the queue and has no journal yet"
+    return _refusal("EXECUTION_NOT_STARTED", message, f"windlass explain {execution_id}", execution_id=execution_id)
+
+
 def execution_final(execution_id: str, state: str) -> Refusal:
     message = f"the execution has already ended: {state}"
     hint = f"windlass get {execution_id}"

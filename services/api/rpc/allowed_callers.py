@@ -31,6 +31,7 @@ _CIRCUITS: Final = "/windlass.api.v1.CircuitService"
 _DEAD_LETTERS: Final = "/windlass.api.v1.DeadLetterService"
 _WORKSPACES: Final = "/windlass.api.v1.WorkspaceService"
 _KEYS: Final = "/windlass.api.v1.ApiKeyService"
+_EXPORTS: Final = "/windlass.api.v1.ExportService"
 _CATALOG: Final = "/windlass.catalog.v1.CatalogService"
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -71,6 +72,10 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_APPROVALS}/ListApprovals": READ,
     f"{_APPROVALS}/GetApproval": READ,
     f"{_APPROVALS}/DecideApproval": WRITE,
+    f"{_EXPORTS}/ExportExecution": READ.within(OUTPUT_SECONDS_MAX),
+    f"{_EXPORTS}/ReplayExecution": READ.within(OUTPUT_SECONDS_MAX),
+    # Its messages have a share of one document each; the handler bounds them together.
+    f"{_EXPORTS}/ReplayExport": READ_DOCUMENT.within(OUTPUT_SECONDS_MAX).judging_text(),
     f"{_CIRCUITS}/ListCircuits": READ,
     f"{_CIRCUITS}/GetCircuit": READ,
     f"{_CIRCUITS}/ResetCircuit": WRITE,

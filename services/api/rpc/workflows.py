@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final, TypeVar
 
 import orjson
 
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
-from services.api.app.checking.children import Checkers
 from services.api.app.ports import AnnouncedModules, ExecutionReads, NewVersion, Workflows
 from services.api.app.startables import Startables
 from services.api.rpc import translate
+from services.api.rpc.examining import DefinitionExaminer
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import StructTooLarge, document_of, holding
+from services.api.rpc.structs import holding
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
@@ -25,38 +25,29 @@ from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2, workflows_pb2_grpc
 from windlass.api.v1 import workflows_pb2 as pb
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
-from windlass.definition.examination import Verdict, child_warnings, examine_parsed, too_large, warnings_of
-from windlass.definition.faults import Faults
-from windlass.definition.json_values import sift
-from windlass.definition.limits import DEFINITION_BYTES_MAX, NODES_MAX
-from windlass.definition.modules import form_of
-from windlass.definition.parsing import Format, Parsed, parse
+from windlass.definition.examination import Verdict, child_warnings, warnings_of
 
-DefinitionRequest = pb.ApplyWorkflowRequest | pb.ValidateWorkflowRequest
 T = TypeVar("T")
 SHA256_BYTES: Final = 32
 # How long an answer waits for the announced modules, which only matter for warnings.
 ANNOUNCED_SECONDS: Final = 1.0
-# A larger definition may take a good part of a second. It is read in a thread, one at a time.
-READ_HERE_BYTES_MAX: Final = 16 * 1024
-# Each may take half a second to compile. Further ones are not compiled; a faulty one then fits no decision.
-SCHEMAS_CHECKED_MAX: Final = 20
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
-    def __init__(self, workflows: Workflows, startables: Startables, reads: ExecutionReads, checker: Checkers) -> None:
+    def __init__(
+        self, workflows: Workflows, startables: Startables, reads: ExecutionReads, examiner: DefinitionExaminer
+    ) -> None:
         self._workflows = workflows
         self._startables = startables
         self._reads = reads
-        self._checker = checker
-        self._large_one = asyncio.Semaphore(1)
+        self._examiner = examiner
 
     async def ApplyWorkflow(self, request: pb.ApplyWorkflowRequest, context: RpcCall) -> pb.ApplyWorkflowResponse:
         # The guard does not check text here, so that a NUL in the definition becomes one of its faults.
         for field in ("etag", "source"):
             if "\x00" in getattr(request, field):
                 raise refusals.invalid_field(field, "NUL", "contains a NUL character")
-        verdict, source, format_ = await self._examine(request)
+        verdict, source, format_ = await self._examiner.examine(request)
         if verdict.faults:
             raise refusals.invalid_definition(verdict.faults)
         warnings = await self._warnings(verdict)
@@ -78,7 +69,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     async def ValidateWorkflow(
         self, request: pb.ValidateWorkflowRequest, context: RpcCall
     ) -> pb.ValidateWorkflowResponse:
-        verdict, _, _ = await self._examine(request)
+        verdict, _, _ = await self._examiner.examine(request)
         return pb.ValidateWorkflowResponse(
             faults=[translate.fault(fault) for fault in verdict.faults], warnings=await self._warnings(verdict)
         )
@@ -142,27 +133,6 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         names = {name for name, _ in verdict.children}
         return await self._workflows.startable_names(caller().workspace, names) if names else ()
 
-    async def _examine(self, request: DefinitionRequest) -> tuple[Verdict, str, Format]:
-        """The verdict, and the text to store."""
-        if not request.source and not request.HasField("definition"):
-            raise refusals.invalid_field("definition", "REQUIRED", "must be set, or source")
-        size_bytes = request.ByteSize()
-        parsed = await self._beside(size_bytes, lambda: _parsed(request))
-        schemas = await self._beside(size_bytes, lambda: _schemas(parsed.document))
-        faults = {schema: await self._checker.fault(caller().workspace, schema) for schema in schemas}
-        verdict = await self._beside(size_bytes, lambda: examine_parsed(parsed, lambda one: faults.get(_as_json(one))))
-        if request.source:
-            return verdict, request.source, translate.source_format(request.source_format)
-        if verdict.faults:
-            return verdict, "", Format.JSON
-        return verdict, await self._beside(size_bytes, lambda: _written(parsed, verdict)), Format.JSON
-
-    async def _beside(self, size_bytes: int, work: Callable[[], T]) -> T:
-        if size_bytes <= READ_HERE_BYTES_MAX:
-            return work()
-        async with self._large_one:
-            return await asyncio.to_thread(work)
-
 
 class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     def __init__(self, workflows: Workflows, authenticator: Authenticator) -> None:
@@ -186,35 +156,3 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         if key is None:
             raise Refusal("API_KEY_NOT_FOUND", "this key is unknown, expired or revoked")
         return translate.identified(key)
-
-
-def _parsed(request: DefinitionRequest) -> Parsed:
-    if request.source:
-        return parse(request.source, translate.source_format(request.source_format))
-    try:
-        return Parsed(document_of(request.definition, DEFINITION_BYTES_MAX), Faults())
-    except StructTooLarge:
-        return Parsed(None, Faults([too_large()]))
-
-
-def _schemas(document: Any) -> list[bytes]:
-    """The inputSchema and the forms of approvals as JSON, for a child to compile. Values that are no JSON are faults of
-    their own."""
-    if not isinstance(document, dict):
-        return []
-    nodes = document.get("nodes")
-    found = [document["inputSchema"]] if "inputSchema" in document else []
-    found += [form for node in nodes if (form := form_of(node)) is not None] if isinstance(nodes, list) else []
-    distinct = dict.fromkeys(_as_json(sift(schema).value) for schema in found[:NODES_MAX])
-    # A larger one is not compiled: the definition is refused for its size.
-    return [schema for schema in distinct if len(schema) <= DEFINITION_BYTES_MAX][:SCHEMAS_CHECKED_MAX]
-
-
-def _as_json(schema: Any) -> bytes:
-    return orjson.dumps(schema)
-
-
-def _written(parsed: Parsed, verdict: Verdict) -> str:
-    """The text of a definition that came as a Struct, in the order of its keys there; indented while it is small."""
-    layout = orjson.OPT_INDENT_2 if len(verdict.canonical) <= READ_HERE_BYTES_MAX else None
-    return orjson.dumps(parsed.document, option=layout).decode()

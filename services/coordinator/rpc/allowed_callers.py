@@ -11,6 +11,7 @@ from services.chassis.lease.frames import HEARD_ITEMS_MAX
 _READS: Final = "/windlass.coordinator.v1.ReadService"
 _CIRCUITS: Final = "/windlass.coordinator.v1.CircuitService"
 _DEAD_LETTERS: Final = "/windlass.coordinator.v1.DeadLetterReadService"
+_REPLAYS: Final = "/windlass.coordinator.v1.ReplayService"
 _OUTPUTS: Final = "/windlass.coordinator.v1.RunnerOutputs"
 # 64 MiB at 2 Mbit/s.
 _TRANSFER_SECONDS: Final = 300.0
@@ -43,4 +44,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/GetApproval": services("api"),
     f"{_READS}/GetStartOrder": services("api"),
     f"{_READS}/ListModules": services("api"),
+    f"{_REPLAYS}/ExportJournal": services("api").within(_TRANSFER_SECONDS),
+    f"{_REPLAYS}/ReplayJournal": services("api").within(_TRANSFER_SECONDS),
+    f"{_REPLAYS}/ReplayParts": services("api").within(_TRANSFER_SECONDS),
 }

@@ -78,26 +78,31 @@ def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: S
 
 def unseal(data: bytes) -> list[Stored]:
     """Raises CorruptRecord if the bytes are damaged."""
+    append, messages = opened(data)
+    return [
+        Stored(append.execution_id, seq, append.epoch, decoded(message, append.schema_version, append.time))
+        for seq, message in enumerate(messages, append.first_seq)
+    ]
+
+
+def opened(data: bytes) -> tuple[Append, list[EventMessage]]:
+    """The append and its events as messages. Raises CorruptRecord if the bytes are damaged."""
     body = data[: -_CHECKSUM.size]
     if not body or _CHECKSUM.unpack(data[-_CHECKSUM.size :]) != (_CHECKSUM_TAG, crc32(body)):
         raise CorruptRecord(f"the checksum of a record of {len(data)} bytes does not fit")
     try:
         append = Append.FromString(data)
-        messages = [EventMessage.FromString(event) for event in append.events]
+        return append, [EventMessage.FromString(event) for event in append.events]
     except DecodeError as fault:
         raise CorruptRecord(f"a record of {len(data)} bytes does not parse") from fault
-    return [
-        Stored(append.execution_id, seq, append.epoch, _decoded(message, append))
-        for seq, message in enumerate(messages, append.first_seq)
-    ]
 
 
-def _decoded(message: EventMessage, append: Append) -> Event | UnknownEvent:
+def decoded(message: EventMessage, schema_version: int, time: Instant) -> Event | UnknownEvent:
     name = message.WhichOneof("event")
-    if name is None or append.schema_version > SCHEMA_VERSION:
-        return UnknownEvent(append.schema_version)
+    if name is None or schema_version > SCHEMA_VERSION:
+        return UnknownEvent(schema_version)
     row = _BY_NAME[name]
-    return row.event(time=append.time, **row.read(getattr(message, name)))
+    return row.event(time=time, **row.read(getattr(message, name)))
 
 
 def start_order(execution_id: str, started: ExecutionStarted) -> bytes:

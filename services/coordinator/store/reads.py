@@ -6,16 +6,18 @@ Every list is bounded and is read by primary key or by (workspace, execution_id)
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from services.chassis.postgres.database import Database
 from services.coordinator.app.ports import DeadLetterPlace, Row, RunName, RunOutput, RunPage, RunStanding, Standing
 from services.coordinator.core.events import ExecutionStarted
 from services.coordinator.core.projection import APPROVAL_COLUMNS, EXECUTION_COLUMNS
+from services.coordinator.core.recorded_rows import RowName
 from services.coordinator.core.values import OutputRef
 from services.coordinator.store.codec import Stored, start_order, unseal
 from services.coordinator.store.columns import selected, uuid_array
+from services.coordinator.store.recorded_rows import recorded_rows
 from windlass.coordinator.v1.reads_pb2 import Condition, ListApprovalsRequest, ListExecutionsRequest
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
@@ -172,8 +174,17 @@ class PostgresReads:
     async def events(self, execution_id: str, *, after_seq: int, limit: int) -> Iterable[Stored]:
         """The events of at most `limit` appends, from the append that holds the event after `after_seq`. Large ones are
         fewer, but at least one."""
+        rows = await self.appends(execution_id, after_seq=after_seq, limit=limit)
+        return itertools.chain.from_iterable(map(unseal, rows))
+
+    async def appends(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
+        """The same as rows of the journal."""
         rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit, PAGE_BYTES))
-        return itertools.chain.from_iterable(unseal(events) for (events,) in rows)
+        return [events for (events,) in rows]
+
+    def recorded_rows(self, execution_id: str) -> AsyncIterator[tuple[RowName, Mapping[str, Any]]]:
+        """The rows of the execution, of its runs, approvals and dead letters, in their order."""
+        return recorded_rows(self._database, execution_id)
 
     async def appends_with(self, execution_id: str, message_id: str) -> Iterable[Stored]:
         """The events of the appends that hold this message id."""

@@ -11,13 +11,23 @@ from windlass.api.v1 import (
     circuits_pb2,
     dead_letters_pb2,
     executions_pb2,
+    exports_pb2,
     runs_pb2,
     workflows_pb2,
     workspaces_pb2,
 )
 from windlass.catalog.v1 import catalog_pb2, children_pb2
 
-_PUBLIC = (approvals_pb2, circuits_pb2, dead_letters_pb2, executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+_PUBLIC = (
+    approvals_pb2,
+    circuits_pb2,
+    dead_letters_pb2,
+    executions_pb2,
+    exports_pb2,
+    runs_pb2,
+    workflows_pb2,
+    workspaces_pb2,
+)
 FILES = (*_PUBLIC, catalog_pb2, children_pb2)
 METHODS = sorted(
     f"/{service.full_name}/{method.name}"
@@ -53,6 +63,8 @@ MEMBERS = {
     "Pause": WRITERS,
     "Resume": WRITERS,
     "Explain": READERS,
+    "Export": READERS,
+    "Replay": READERS,
     "Signal": WRITERS,
     "Decide": WRITERS,
     "Retry": WRITERS,

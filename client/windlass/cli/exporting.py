@@ -1,0 +1,124 @@
+"""Takes executions out of a stack as a file, and folds journals again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from windlass.cli import messages, render
+from windlass.cli.connection import Api, command
+from windlass.cli.executions import IdArgument
+from windlass.cli.export_text import NotAnExport, line_of, part_of
+from windlass.cli.output import say, visible
+
+_SECONDS: Final = 300.0
+_REQUEST_BYTES: Final = 512 * 1024
+
+
+def register(app: typer.Typer) -> None:
+    command(app)(export)
+    command(app)(replay)
+
+
+def export(
+    api: Api,
+    execution_id: IdArgument,
+    without_outputs: Annotated[
+        bool, typer.Option("--without-outputs", help="Leave out the outputs that are too large for the journal.")
+    ] = False,
+) -> None:
+    """Print an execution as a file: its definition, its journal, and its large outputs. Redirect it: > FILE."""
+    request = messages.ExportExecutionRequest(execution_id=execution_id)
+    for answer in _stub(api).ExportExecution(request, metadata=api.metadata(), timeout=_SECONDS):
+        for part in answer.parts:
+            if without_outputs and part.WhichOneof("part") == "output":
+                continue
+            say(line_of(part))
+
+
+def replay(
+    api: Api,
+    subject: Annotated[str, typer.Argument(metavar="FILE|EXECUTION_ID", help="An exported file, or an execution.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Fold a journal with the present code, and compare with what was recorded. Exit code 1 if anything differs."""
+    if Path(subject).exists():
+        answer = _sent(api, Path(subject), messages.ReplayExportRequest, "ReplayExport").replay
+    else:
+        request = messages.ReplayExecutionRequest(execution_id=subject)
+        answer = _stub(api).ReplayExecution(request, metadata=api.metadata(), timeout=_SECONDS).replay
+    if as_json:
+        render.print_json(answer)
+    else:
+        _show(answer)
+    raise typer.Exit(1 if answer.HasField("first_difference") else 0)
+
+
+def _sent(api: Api, file: Path, kind: Any, method: str) -> Any:
+    """The answer to the parts of the file."""
+    requests = _FileRequests(file, kind)
+    try:
+        return getattr(_stub(api), method)(iter(requests), metadata=api.metadata(), timeout=_SECONDS)
+    finally:
+        if requests.fault:
+            say(visible(requests.fault), err=True)
+            raise typer.Exit(1)
+
+
+def _stub(api: Api) -> Any:
+    from windlass.api.v1.exports_pb2_grpc import ExportServiceStub
+
+    return ExportServiceStub(api.channel)
+
+
+class _FileRequests:
+    """The parts of a file in requests of limited size, without its outputs. It ends early at a line that is no part,
+    and keeps the fault: gRPC says nothing of what an iterator raises."""
+
+    def __init__(self, file: Path, kind: Any) -> None:
+        self._file = file
+        self._kind = kind
+        self.fault = ""
+
+    def __iter__(self) -> Iterator[Any]:
+        request, size_bytes = self._kind(), 0
+        for part in self._parts():
+            request.parts.append(part)
+            size_bytes += part.ByteSize()
+            if size_bytes >= _REQUEST_BYTES:
+                yield request
+                request, size_bytes = self._kind(), 0
+        if request.parts:
+            yield request
+
+    def _parts(self) -> Iterator[Any]:
+        from windlass.journal.v1.export_pb2 import ExportPart
+
+        with self._file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    part = part_of(line, ExportPart())
+                except NotAnExport as fault:
+                    self.fault = f"line {number} of {self._file}: {fault}"
+                    return
+                if part.WhichOneof("part") != "output":
+                    yield part
+
+
+def _show(replay: Any) -> None:
+    of = f"{replay.events} events of {replay.execution_id}"
+    if replay.HasField("first_difference"):
+        found = replay.first_difference
+        say(visible(f"{of} do not add up to what was recorded."))
+        say(visible(f"first difference: event {found.seq} ({found.event_type})"))
+        say(visible(f"  field     {found.field or 'the event cannot be folded'}"))
+        say(visible(f"  recorded  {found.recorded or '-'}"))
+        say(visible(f"  now       {found.replayed or '-'}"))
+    elif replay.recorded_hash:
+        say(visible(f"{of} add up to what was recorded."))
+    else:
+        say(visible(f"{of} can be folded. Nothing was recorded to compare with, because it goes on."))
+    for title, digest in (("recorded", replay.recorded_hash), ("now", replay.replayed_hash)):
+        if digest:
+            say(f"{title:<9} {digest}")

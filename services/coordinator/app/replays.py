@@ -1,0 +1,122 @@
+"""Replays journals: those that are stored here, and exported ones (core/replaying.py has the rules).
+
+Hazard: a journal may have 100,000 events. Between two reads the event loop does other work, and few journals are
+replayed at once. An exported journal comes from anybody: what it makes of the state is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from services.chassis.grpc.errors import Refusal
+from services.coordinator.app.ports import Definitions, Row, Standing, StoredEvents
+from services.coordinator.core.definition import Definition
+from services.coordinator.core.events import Event
+from services.coordinator.core.recorded_rows import RowName
+from services.coordinator.core.replaying import NotReplayable, Replay, Replayed
+
+_APPENDS_PER_READ: Final = 200
+_AT_ONCE: Final = 4
+_WAITING_MAX: Final = 32
+# An execution that goes on may change while its rows are read.
+_TRIES: Final = 5
+# So many events are folded, or rows compared, before the event loop does other work.
+_WITHOUT_PAUSE: Final = 200
+
+RecordedRows = AsyncIterator[tuple[RowName, Mapping[str, Any]]]
+
+
+class StoredJournal(StoredEvents, Protocol):
+    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
+    def recorded_rows(self, execution_id: str) -> RecordedRows:
+        """The rows of the execution, of its runs, approvals and dead letters, in their order."""
+        ...
+
+
+class Replays:
+    def __init__(self, journals: StoredJournal, definitions: Definitions) -> None:
+        self._journals = journals
+        self._definitions = definitions
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+
+    async def of_stored(self, row: Row) -> Replayed:
+        """The execution with this row."""
+
+        async def work() -> Replayed:
+            version = await self._definitions.get(row["version_id"])
+            return await self._compared(Replay(row["execution_id"], version.definition))
+
+        return await self._in_turn(work)
+
+    async def of_export(
+        self,
+        execution_id: str,
+        definition: Definition,
+        parts: AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]],
+    ) -> Replayed:
+        """All events come before all rows. Raises NotReplayable."""
+
+        async def work() -> Replayed:
+            replay, comparison, count = Replay(execution_id, definition), None, 0
+            async for name, part in parts:
+                if isinstance(name, int) and isinstance(part, Event):
+                    if comparison is not None:
+                        raise NotReplayable(f"event {name} comes after the rows")
+                    replay.take(name, part)
+                elif isinstance(name, tuple) and isinstance(part, Mapping):
+                    comparison = comparison or replay.comparison()
+                    comparison.take(name, part)
+                count += 1
+                await _pause(count)
+            return replay.uncompared() if comparison is None else comparison.result()
+
+        return await self._in_turn(work)
+
+    async def _in_turn(self, work: Callable[[], Awaitable[Replayed]]) -> Replayed:
+        if self._waiting >= _WAITING_MAX:
+            raise Refusal("REPLAYS_EXCEEDED", "too many journals are replayed at once; try again in a moment")
+        self._waiting += 1
+        try:
+            async with self._places:
+                return await work()
+        finally:
+            self._waiting -= 1
+
+    async def _compared(self, replay: Replay) -> Replayed:
+        execution_id = replay.execution.execution_id
+        for _ in range(_TRIES):
+            await self._fold(replay)
+            comparison, count = replay.comparison(), 0
+            async for name, recorded in self._journals.recorded_rows(execution_id):
+                comparison.take(name, recorded)
+                count += 1
+                await _pause(count)
+            # A row and its events are written together, so all rows were as after the last event that was folded.
+            standing = (await self._journals.standings([execution_id])).get(execution_id)
+            if standing is None or standing.last_seq == replay.seq:
+                return comparison.result()
+        return replay.uncompared()
+
+    async def _fold(self, replay: Replay) -> None:
+        """All events that are stored and not folded yet."""
+        while True:
+            before = replay.seq
+            events = await self._journals.events(
+                replay.execution.execution_id, after_seq=before, limit=_APPENDS_PER_READ
+            )
+            for count, (_, seq, _, event) in enumerate(events, 1):
+                if not isinstance(event, Event):
+                    raise Refusal("EVENTS_NOT_KNOWN", f"a newer coordinator has written event {seq}; ask that one")
+                if seq > replay.seq:
+                    replay.take(seq, event)
+                await _pause(count)
+            if replay.seq == before:
+                return
+
+
+async def _pause(count: int) -> None:
+    if count % _WITHOUT_PAUSE == 0:
+        await asyncio.sleep(0)

@@ -1,0 +1,276 @@
+"""ReplayService: exports journals part by part, and replays them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final, Protocol
+
+import orjson
+
+from services.chassis.blobs import BlobMissing, DirectoryBlobs
+from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.timestamps import micros_of, put_micros
+from services.chassis.process.clock import Clock
+from services.coordinator.app.ports import Row, Standing
+from services.coordinator.app.replays import RecordedRows, Replays
+from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.definition import Definition
+from services.coordinator.core.events import Event
+from services.coordinator.core.recorded_rows import RowName, RowsHash, hidden_instance, value_text
+from services.coordinator.core.replaying import NotReplayable, Replayed
+from services.coordinator.core.run_ids import is_execution_id
+from services.coordinator.core.values import Instant, OutputRef
+from windlass.api.v1.exports_pb2 import Replay as ReplayMessage
+from windlass.coordinator.v1 import replays_pb2 as pb
+from windlass.coordinator.v1.replays_pb2_grpc import ReplayServiceServicer
+from windlass.journal.v1.export_pb2 import ExportEnd, ExportPart
+
+FORMAT: Final = 1
+_FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+# A response has at least one part, and is sent when its parts reach this size.
+_RESPONSE_BYTES: Final = 64 * 1024
+_APPENDS_PER_READ: Final = 100
+
+
+class Journals(Protocol):
+    async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
+    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
+    async def appends(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
+        """Rows of the journal, from the one that holds the event after `after_seq`."""
+        ...
+
+    def recorded_rows(self, execution_id: str) -> RecordedRows: ...
+
+
+class StoredForm(Protocol):
+    """How events are stored (store/codec.py)."""
+
+    def opened(self, data: bytes) -> tuple[Any, Sequence[Any]]:
+        """The append, and its events as messages."""
+        ...
+
+    def decoded(self, message: Any, schema_version: int, time: Instant) -> Event | object: ...
+
+
+class ReplayServicer(ReplayServiceServicer):
+    def __init__(
+        self, journals: Journals, replays: Replays, codec: StoredForm, blobs: DirectoryBlobs, clock: Clock
+    ) -> None:
+        self._journals = journals
+        self._replays = replays
+        self._codec = codec
+        self._blobs = blobs
+        self._clock = clock
+
+    async def ReplayJournal(self, request: pb.ReplayJournalRequest, context: Any) -> pb.ReplayJournalResponse:
+        row = await self._row(request.execution_id)
+        replayed = None if row is None else await self._replays.of_stored(row)
+        return pb.ReplayJournalResponse(replay=None if replayed is None else _message(replayed))
+
+    async def ReplayParts(self, request_iterator: Any, context: Any) -> pb.ReplayPartsResponse:
+        requests = aiter(request_iterator)
+        first = await anext(requests, None)
+        if first is None or not first.parts or first.parts[0].WhichOneof("part") != "header":
+            raise Refusal("INVALID_EXPORT", "the first part of an export is its header")
+        header = first.parts[0].header
+        if header.format != FORMAT:
+            raise Refusal("INVALID_EXPORT", f"the export has the format {header.format}, and this is {FORMAT}")
+        definition = _compiled(header.definition, first.template_references)
+        try:
+            replayed = await self._replays.of_export(
+                header.execution_id, definition, _read(self._codec, first, requests)
+            )
+        except NotReplayable as fault:
+            raise Refusal("INVALID_EXPORT", str(fault)) from None
+        return pb.ReplayPartsResponse(replay=_message(replayed))
+
+    async def ExportJournal(
+        self, request: pb.ExportJournalRequest, context: Any
+    ) -> AsyncIterator[pb.ExportJournalResponse]:
+        row = await self._row(request.execution_id)
+        if row is None:
+            return
+        response, size_bytes = pb.ExportJournalResponse(), 0
+        async for part in self._parts(row):
+            response.parts.append(part)
+            size_bytes += part.ByteSize()
+            if size_bytes >= _RESPONSE_BYTES:
+                yield response
+                response, size_bytes = pb.ExportJournalResponse(), 0
+        yield response
+
+    async def _row(self, execution_id: str) -> Row | None:
+        rows = await self._journals.executions([execution_id]) if is_execution_id(execution_id) else []
+        return rows[0] if rows else None
+
+    async def _parts(self, row: Row) -> AsyncIterator[ExportPart]:
+        end = ExportEnd()
+        yield self._header(row)
+        outputs: dict[str, OutputRef] = {}
+        async for part, event in self._events(row["execution_id"], row["last_seq"]):
+            outputs.update((each.key, each) for each in _stored_outputs(event))
+            end.events += 1
+            yield part
+        if row["state"] in _FINAL:
+            async for part in self._rows(row, end):
+                yield part
+        for ref in outputs.values():
+            end.outputs += 1
+            async for part in self._output(ref, row["workspace"]):
+                yield part
+        yield ExportPart(end=end)
+
+    def _header(self, row: Row) -> ExportPart:
+        part = ExportPart()
+        header = part.header
+        header.format, header.execution_id, header.workspace = FORMAT, row["execution_id"], row["workspace"]
+        header.workflow, header.version, header.state = row["workflow"], row["version"], row["state"]
+        put_micros(header.export_time, self._clock.epoch_ns() // 1_000)
+        return part
+
+    async def _events(self, execution_id: str, last_seq: int) -> AsyncIterator[tuple[ExportPart, Event]]:
+        seq = 0
+        while seq < last_seq:
+            before = seq
+            for data in await self._journals.appends(execution_id, after_seq=seq, limit=_APPENDS_PER_READ):
+                for part, event in _parts_of(self._codec, data):
+                    seq = part.event.seq
+                    if seq <= last_seq:
+                        yield part, event
+            if seq == before:
+                raise Refusal("INTERNAL", f"the journal ends at event {seq} and its execution at {last_seq}")
+
+    async def _rows(self, row: Row, end: ExportEnd) -> AsyncIterator[ExportPart]:
+        digest = RowsHash()
+        async for name, columns in self._journals.recorded_rows(row["execution_id"]):
+            text = value_text(columns)
+            digest.add(name, text)
+            part = ExportPart()
+            part.row.table, part.row.number = name
+            part.row.columns = text
+            yield part
+        standing = (await self._journals.standings([row["execution_id"]])).get(row["execution_id"])
+        if standing is None or standing.last_seq != row["last_seq"]:
+            raise Refusal("CONTENDED", "the execution went on while it was exported; export it again")
+        end.rows, end.recorded_hash = digest.count, str(digest)
+
+    async def _output(self, ref: OutputRef, workspace: str) -> AsyncIterator[ExportPart]:
+        has_come = False
+        try:
+            async for data in self._blobs.get_parts(ref, workspace):
+                part = ExportPart()
+                part.output.key, part.output.data = ref.key, data
+                has_come = True
+                yield part
+        except BlobMissing:
+            if has_come:
+                raise
+            part = ExportPart()
+            part.output.key, part.output.is_missing = ref.key, True
+            yield part
+
+
+def _parts_of(codec: StoredForm, data: bytes) -> Iterator[tuple[ExportPart, Event]]:
+    append, messages = codec.opened(data)
+    for seq, message in enumerate(messages, append.first_seq):
+        event = codec.decoded(message, append.schema_version, append.time)
+        if not isinstance(event, Event):
+            raise Refusal("EVENTS_NOT_KNOWN", f"a newer coordinator has written event {seq}; ask that one")
+        part = ExportPart()
+        place = part.event
+        place.seq, place.epoch, place.schema_version = seq, append.epoch, append.schema_version
+        put_micros(place.time, append.time)
+        place.event.CopyFrom(message)
+        if message.WhichOneof("event") == "run_leased":
+            leased = place.event.run_leased
+            leased.instance_id = hidden_instance(leased.instance_id)
+        yield part, event
+
+
+def _stored_outputs(event: Event) -> Iterator[OutputRef]:
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if isinstance(value, OutputRef):
+            yield value
+
+
+def _compiled(definition: bytes, references: bytes) -> Definition:
+    try:
+        return compile_definition(orjson.loads(definition), orjson.loads(references or b"{}"))
+    except Exception as failure:
+        raise Refusal("INVALID_EXPORT", "the definition cannot be compiled") from failure
+
+
+async def _read(
+    codec: StoredForm, first: pb.ReplayPartsRequest, requests: AsyncIterator[pb.ReplayPartsRequest]
+) -> AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]]:
+    del first.parts[0]
+    end: ExportEnd | None = None
+    counted = ExportEnd()
+    request: pb.ReplayPartsRequest | None = first
+    while request is not None:
+        for part in request.parts:
+            if end is not None:
+                raise NotReplayable("a part follows the end")
+            match part.WhichOneof("part"):
+                case "event":
+                    counted.events += 1
+                    yield part.event.seq, _event(codec, part)
+                case "row":
+                    counted.rows += 1
+                    yield (part.row.table, part.row.number), _columns(part)
+                case "end":
+                    end = part.end
+                case "output":
+                    pass
+                case other:
+                    raise NotReplayable(f"a part of the kind {other} is not in its place")
+        request = await anext(requests, None)
+    if end is None:
+        raise NotReplayable("the export is not whole: its last part, the end, is missing")
+    if (end.events, end.rows) != (counted.events, counted.rows):
+        raise NotReplayable(
+            f"the export has {counted.events} events and {counted.rows} rows,"
+            f" and its end says {end.events} and {end.rows}"
+        )
+
+
+def _event(codec: StoredForm, part: ExportPart) -> Event:
+    place = part.event
+    try:
+        event = codec.decoded(place.event, place.schema_version, micros_of(place.time))
+    except Exception as fault:
+        raise NotReplayable(f"event {place.seq} is malformed: {fault}") from fault
+    if not isinstance(event, Event):
+        raise NotReplayable(f"event {place.seq} is of a newer version, or of no known kind")
+    return event
+
+
+def _columns(part: ExportPart) -> Mapping[str, Any]:
+    name = f"{part.row.table}.{part.row.number}"
+    try:
+        columns = json.loads(part.row.columns)
+    except (ValueError, RecursionError) as fault:
+        raise NotReplayable(f"the row {name} is no JSON: {fault}") from None
+    if not isinstance(columns, dict):
+        raise NotReplayable(f"the row {name} is no JSON object")
+    return columns
+
+
+def _message(replayed: Replayed) -> ReplayMessage:
+    message = ReplayMessage(
+        execution_id=replayed.execution_id,
+        events=replayed.events,
+        recorded_hash=replayed.recorded_hash,
+        replayed_hash=replayed.replayed_hash,
+    )
+    if replayed.first_difference is not None:
+        found = replayed.first_difference._asdict()
+        message.first_difference.MergeFrom(ReplayMessage.Difference(**{k: _clipped(v) for k, v in found.items()}))
+    return message
+
+
+def _clipped(value: Any) -> Any:
+    return value[:2_000] if isinstance(value, str) else value
