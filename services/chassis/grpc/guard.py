@@ -21,9 +21,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
 import grpc
-from google.rpc.status_pb2 import Status
 
-from services.chassis.grpc.errors import Refusal, status_code, status_of, trailers_of
+from services.chassis.grpc.aborting import abort, strip
+from services.chassis.grpc.errors import Refusal, status_code, status_of
 from services.chassis.grpc.held_messages import HeldMessages, held_by_answer, held_by_request
 from services.chassis.grpc.limits import PUBLIC, SMALL_BYTES_MAX, ServerLimits
 from services.chassis.grpc.long_calls import LongCalls
@@ -181,36 +181,35 @@ class Guard:
         seconds, streams = _seconds.labels(method), _streams.labels(method)
 
         async def call(requests: Any, context: RpcCall) -> Any:
-            code, served, answer = "OK", None, None
+            code, served = "OK", None
             late: asyncio.Task[Any] | None = None
             start = time.perf_counter()
             if not is_unary:
                 streams.inc()
             try:
-                served = await self._admit(context, method, rule)
-                if _has_time(context, rule.seconds_max):
-                    answer = await work(requests, context)
-                else:
+                try:
+                    served = await self._admit(context, method, rule)
+                    if _has_time(context, rule.seconds_max):
+                        return self._held(await work(requests, context))
                     late = asyncio.create_task(work(requests, context))
-                    answer = await _within(late, rule.seconds_max)
-                if isinstance(answer, bytes) and (who := callers.caller()).kind is not CallerKind.SERVICE:
-                    self._held_answers.hold(held_by_answer(answer), who.tenant)
-                return answer
-            except grpc.aio.AbortError:
-                # A handler of a library has called abort itself, or the request did not arrive.
-                code = getattr(context.code(), "name", "UNKNOWN")
-                raise
-            except Exception as failure:  # noqa: BLE001 - the caller gets its status
-                # An answer that found no room is large, and its caller may be slow.
-                answer = None
-                if not is_unary and (context.cancelled() or context.done()):
-                    # The caller has gone, so nobody can receive the failure.
-                    log.info("a stream ended under its handler", method=method, error=repr(failure))
-                    code = "CANCELLED"
+                    return self._held(await _within(late, rule.seconds_max))
+                except grpc.aio.AbortError as aborted:
+                    # A handler of a library has called abort itself, or the request did not arrive.
+                    code = getattr(context.code(), "name", "UNKNOWN")
+                    strip(aborted)
                     return None
-                status = status_of(failure, where=method)
-                code = status_code(status).name
-                await _abort(context, status)
+                except Exception as failure:  # noqa: BLE001 - the caller gets its status
+                    if not is_unary and (context.cancelled() or context.done()):
+                        # The caller has gone, so nobody can receive the failure.
+                        log.info("a stream ended under its handler", method=method, error=repr(failure))
+                        code = "CANCELLED"
+                        return None
+                    status = status_of(failure, where=method)
+                    code = status_code(status).name
+                if late is not None and late.done():
+                    # It has an answer that found no room. Such an answer is large, and its caller may be slow.
+                    late = None
+                await abort(context, status)
             except BaseException:
                 code = "CANCELLED"
                 raise
@@ -227,6 +226,12 @@ class Guard:
                         _emit_served(method, served, took, code)
 
         return call
+
+    def _held(self, answer: Any) -> Any:
+        """The single answer of a call, for which room has been taken."""
+        if isinstance(answer, bytes) and (who := callers.caller()).kind is not CallerKind.SERVICE:
+            self._held_answers.hold(held_by_answer(answer), who.tenant)
+        return answer
 
     def _reader(self, method: str, rule: Rule) -> ReadRequest:
         if rule.is_open:
@@ -317,14 +322,14 @@ async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
     """The result of the work, or TimeoutError. The work is not cancelled here: it may be reading, and a read is only
     cancelled after its call has been ended.
     """
-    done, _ = await asyncio.wait([work], timeout=seconds_max)
-    if not done:
+    await asyncio.wait([work], timeout=seconds_max)
+    if not work.done():
         raise TimeoutError
-    return work.result()
-
-
-async def _abort(context: RpcCall, status: Status) -> None:
-    await context.abort(status_code(status), status.message, trailers_of(status))
+    try:
+        return work.result()
+    finally:
+        # Its failure holds this frame, which must not hold it in turn (aborting.py).
+        del work
 
 
 def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
@@ -332,7 +337,7 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
 
     async def refuse(requests: Any, context: RpcCall) -> None:
         refusal = Refusal("UNIMPLEMENTED", f"there is no method {method}", metadata={"method": method})
-        await _abort(context, status_of(refusal))
+        await abort(context, status_of(refusal))
 
     return grpc.stream_stream_rpc_method_handler(refuse)
 

@@ -41,7 +41,12 @@ class LongCalls:
             if refusal is None:
                 raise
             task.uncancel()
-            raise refusal from None
+            try:
+                # Each call raises it without the frames of the others.
+                raise refusal.with_traceback(None) from None
+            finally:
+                # It holds this frame, which must not hold it in turn (aborting.py).
+                del refusal
         finally:
             del calls[task]
             if not calls:

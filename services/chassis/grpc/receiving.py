@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 import grpc
 from google.rpc.status_pb2 import Status
 
-from services.chassis.grpc.errors import Refusal, status_code, status_of, trailers_of
+from services.chassis.grpc.aborting import abort
+from services.chassis.grpc.errors import Refusal, status_of
 from services.chassis.grpc.shares import Shares
 
 # A request is looked at so many times before it is slow.
@@ -109,6 +110,6 @@ class Receiving:
     async def _abort(self, context: Any, status: Status) -> None:
         # The request may have arrived at the last moment.
         if context in self._refused:
-            # `abort` raises when it is done, or when the caller has gone.
+            # The caller may have gone.
             with contextlib.suppress(grpc.aio.BaseError, grpc.RpcError):
-                await context.abort(status_code(status), status.message, trailers_of(status))
+                await abort(context, status)
