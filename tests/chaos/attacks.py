@@ -43,7 +43,7 @@ from tests.support.probe import eventually, until
 from tests.support.stack import Stack
 from tests.unit.definition.test_words import CALLS as TEMPLATES_THAT_CALL
 from tests.unit.runner.test_egress import METADATA, PRIVATE, PRIVATE_V6, forms_of
-from windlass.api.v1 import executions_pb2, workspaces_pb2
+from windlass.api.v1 import executions_pb2, runs_pb2, workspaces_pb2
 from windlass.api.v1.resources_pb2 import Execution, OutputRef, Run
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
@@ -82,6 +82,9 @@ RUNNER_STREAMS = (
 STREAM_SECONDS_MAX = 20.0
 # Starts that wait. The api would hold twice the memory that it may have, if it took all of them.
 WAITERS = 60
+WATCH = "/windlass.api.v1.ExecutionService/WatchExecution"
+# If all of its answers were kept, they would take more memory than the api may have.
+UNREAD: dict[str, Any] = {"calls": 300, "connections": 4, "hold_seconds": 5.0}
 # Small values, each of which takes far more memory than bytes of an input, up to the largest input that is taken.
 DEEP_INPUT = {"x": [[[[[[[[0]]]]]]]] * 13_000}
 # They keep a child that checks busy for longer than anybody waits for a turn.
@@ -209,6 +212,25 @@ async def waits_with_large_inputs(arena: Arena) -> None:
 
     ends = await asyncio.gather(*(end_of_one() for _ in range(WAITERS)))
     assert set(ends) == {"TIMEOUT", "LARGE_REQUESTS_EXCEEDED"}
+
+
+async def leaves_answers_unread(arena: Arena) -> None:
+    """It asks for much, again and again, and reads no answer."""
+    nodes = [{"id": f"n{number}", "module": "transform@1", "inputs": {"x": "{{ input.text }}"}} for number in range(20)]
+    await arena.hostile.apply("large", nodes, output={"x": "{{ nodes.n0.output.x }}"})
+    execution = await arena.hostile.run("large", input={"text": "x" * 200_000})
+    assert execution.state == Execution.SUCCESS
+    requests = {
+        GET: executions_pb2.GetExecutionRequest(execution_id=execution.id),
+        "/windlass.api.v1.RunService/ListRuns": runs_pb2.ListRunsRequest(execution_id=execution.id),
+        WATCH: executions_pb2.WatchExecutionRequest(execution_id=execution.id),
+    }
+    address, metadata = arena.stack.member("api").grpc, await viewer(arena.stack)
+    for method, request in requests.items():
+        asked = {"message": request.SerializeToString().hex(), **UNREAD}
+        with attacking("leave_unread", address, method, metadata, **asked) as process:
+            await until(lambda: process.poll() is not None, ATTACK_SECONDS_MAX, "the end of the calls")
+            assert process.returncode == 0
 
 
 def private_hosts() -> Iterator[str]:
@@ -509,6 +531,7 @@ ATTACKS: dict[str, Callable[[Arena], Coroutine[Any, Any, None]]] = {
         sends_parts_of_messages,
         opens_streams_without_frames,
         waits_with_large_inputs,
+        leaves_answers_unread,
         answers_in_a_slow_charset,
         reads_huge_outputs,
         blocks_the_event_loop,

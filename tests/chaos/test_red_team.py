@@ -34,7 +34,7 @@ QUIET: list[dict[str, Any]] = [
     {"id": "b", "module": "transform@1", "inputs": {"x": "{{ input.n * 2 }}"}},
 ]
 # Of each service, without its children.
-PROCESS_BYTES_MAX = 768 * MEBIBYTE
+PROCESS_BYTES_MAX = 512 * MEBIBYTE
 # Of all children of a service: the limit of the one that reads as much as a node may load, and what the others need.
 CHILDREN_BYTES_MAX = MEMORY_BYTES_MAX + MEMORY_PER_REQUEST_BYTE * LOADED_BYTES_MAX + 256 * MEBIBYTE
 

@@ -345,6 +345,7 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "sends_parts_of_messages": (_CHASSIS, "Shares.take", not_compared("portions")),
     "opens_streams_without_frames": (_CHASSIS, "_work_on_stream", answered("read", "{arguments}.read()")),
     "waits_with_large_inputs": (_CHASSIS, "Guard._holding", answered("held_by_request", "1")),
+    "leaves_answers_unread": (_CHASSIS, "Guard", answered("held_by_answer", "0")),
     "answers_in_a_slow_charset": (_RUNNER, "codec_of", not_compared("codec")),
     "reads_huge_outputs": (_RUNNER, "read", answered("is_plain_document", "True")),
     "blocks_the_event_loop": (f"{_RUNNER}/app", "call", answered("call", "_awaited(function, *given)", "module_loop")),
