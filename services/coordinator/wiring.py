@@ -48,6 +48,7 @@ from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.obligations import REST_SECONDS, ObligationKeeper
 from services.coordinator.app.output_checker import OutputChecker
 from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.parked_waits import ParkedWaits, ParkedWaking
 from services.coordinator.app.partitions import keep_partitions
 from services.coordinator.app.replays import Replays
 from services.coordinator.config import CoordinatorSettings
@@ -218,6 +219,7 @@ class CoordinatorService:
             clock=self._clock,
             rest_seconds=REST_SECONDS * self._settings.lease_scale,
         )
+        parked_waits = ParkedWaits()
         self._circuits = Circuits(
             store=self._circuit_rows,
             executions=self._executions,
@@ -225,6 +227,10 @@ class CoordinatorService:
             clock=self._clock,
             policy=self._circuit_policy,
             name=self.name,
+            parked=parked_waits,
+        )
+        self._parked_waking = ParkedWaking(
+            waits=parked_waits, is_open=self._circuits.is_open, queue=self._relatives, clock=self._clock
         )
         after_commit = AfterCommit(
             executions=self._executions,
@@ -289,6 +295,7 @@ class CoordinatorService:
             ("values of loops", self._loop_store.run),
             ("timers", self._executions.timers.run),
             ("circuits", self._circuits.run),
+            ("parked waits", self._parked_waking.run),
             ("idle circuits", Retention(self._forget_circuits, clock=self._clock).run),
             ("misrouted reports", self._misrouted_reports.run),
             ("obligations", self._obligations.run),

@@ -191,7 +191,11 @@ class DispatcherService:
         self.server = self._new_server()
         self._enqueues = EnqueueServicer(self._inbox)
         queue = QueueServicer(
-            reads=self._reads, failed_rows=self._failed_rows, deliveries=self._deliveries, inbox=self._inbox
+            reads=self._reads,
+            failed_rows=self._failed_rows,
+            deliveries=self._deliveries,
+            parked_rows=self._housekeeping,
+            inbox=self._inbox,
         )
         queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self._enqueues, self.server)
         queue_pb2_grpc.add_QueueServiceServicer_to_server(queue, self.server)

@@ -188,6 +188,12 @@ async def all_know_of_one(stack: Stack) -> bool:
     return all("coordinator_circuits_open 1.0" in page for page in pages)
 
 
+async def are_parked(stack: Stack, ids: Sequence[str]) -> bool:
+    """They have given back their slots, and no coordinator holds them."""
+    rows = await stack.rows("SELECT state FROM dispatcher.queue WHERE execution_id = ANY(%s::uuid[])", list(ids))
+    return [row[0] for row in rows] == [4] * len(ids)
+
+
 async def permits(stack: Stack, server: Server) -> dict[str, int]:
     ((found,),) = await stack.rows("SELECT permits FROM coordinator.circuits WHERE target = %s", server.target)
     return dict(found)
@@ -207,18 +213,19 @@ async def test_people_list_open_and_reset_circuits_by_command(stack: Stack, serv
     assert opened.returncode == 0, opened.stderr
     assert json.loads(opened.stdout)["state"] == "OPEN"
     await eventually(lambda: all_know_of_one(stack), 20, "all coordinators to hear of it")
-    (id_,) = await start(client, server, workflow, 1)
-    await eventually(lambda: has_waiting(client, server, 1), 20, "the work to wait")
+    ids = await start(client, server, workflow, 15)
+    await eventually(lambda: has_waiting(client, server, 15), 20, "the work to wait")
+    await eventually(lambda: are_parked(stack, ids), 20, "the executions to be parked")
     shown = await asyncio.to_thread(windlass, "circuits", "list", "--state", "OPEN", *home)
     (line,) = [line for line in shown.stdout.splitlines() if line.startswith(server.target)]
-    assert line.removeprefix(server.target).split()[:4] == ["OPEN", "0", "0", "1"]
+    assert line.removeprefix(server.target).split()[:4] == ["OPEN", "0", "0", "15"]
     got = await asyncio.to_thread(windlass, "circuits", "get", server.target, "--json", *home)
     assert json.loads(got.stdout)["nextRetryTime"] > json.loads(opened.stdout)["openTime"]
     reset = await asyncio.to_thread(windlass, "circuits", "reset", server.target, "--json", *home)
     assert json.loads(reset.stdout)["state"] == "CLOSED"
-    assert server.requests == 0
-    # The execution was parked, and a coordinator that is asked for it looks at the circuit at the latest when it wakes.
-    await client.cancel(id_)
+    # By themselves they would look at the circuit after minutes.
+    assert {each.state for each in await ends(client, ids)} == {SUCCESS}
+    assert server.requests == 15
     unknown = await asyncio.to_thread(windlass, "circuits", "get", "x.y@1 ghost", *home)
     assert (unknown.returncode, "CIRCUIT_NOT_FOUND" in unknown.stderr) == (1, True)
     audited = await stack.rows("SELECT action FROM api.audit WHERE subject = %s ORDER BY audit_id", server.target)

@@ -150,7 +150,7 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
     async def GetQueued(self, request: Any, context: Any) -> Any:
         return queue_pb2.GetQueuedResponse()
 
-    ListQueued = ListFailed = ResolveFailed = FindRequests = ConfigureWorkspace = GetQueuePlace = GetQueued
+    ListQueued = ListFailed = ResolveFailed = FindRequests = ConfigureWorkspace = GetQueuePlace = WakeParked = GetQueued
 
     def next_epoch(self) -> int:
         self._epoch += 1
@@ -313,7 +313,7 @@ class Stage:
                 "ResolveFailed",
                 "FindRequests",
                 "ConfigureWorkspace",
-                "GetQueuePlace",
+                "WakeParked",
             )
         }
         credential = ServiceCredential.from_file(self.secret, "dispatcher")

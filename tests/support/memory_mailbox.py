@@ -182,6 +182,17 @@ class MemoryHousekeeping:
         following = min((time for time in (*wakes, *deadlines) if time is not None), default=None)
         return changed, None if following is None else (following - now).total_seconds()
 
+    async def wake_parked(self, workspace: str, leases: Sequence[tuple[str, int]]) -> tuple[list[Requeued], list[str]]:
+        def work() -> tuple[list[Requeued], list[str]]:
+            given = dict(leases)
+            rows = [row for row in self._rows() if given.get(row.execution_id) == row.epoch]
+            parked = [row for row in rows if row.state is State.PARKED and row.workspace == workspace]
+            for row in parked:
+                row.state, row.wake_time = State.PENDING, None
+            return [row.requeued for row in parked], [row.execution_id for row in rows if row.is_held]
+
+        return await self._run(work)
+
     async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None:
         def work() -> None:
             for lease in leases:

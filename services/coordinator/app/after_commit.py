@@ -234,11 +234,11 @@ class AfterCommit:
         if execution.held_back or execution.let_through:
             self._circuits.follow(owned)
         wake_time = parking(execution, now, owned.rest_until)
-        if wake_time is None:
+        if wake_time is None or self._circuits.goes_on(execution):
             self._executions.timers.set(owned, execution.next_wake())
             return
         _parked.inc()
-        self._circuits.parked(execution)
+        self._circuits.parked(execution, owned.epoch)
         self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=wake_time, seen=owned.message_ids)
         pending.has_left = True
         self._executions.drop(owned)

@@ -23,7 +23,7 @@ import random
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
@@ -31,6 +31,7 @@ from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.parked_waits import CircuitKey, ParkedWaits
 from services.coordinator.app.pending_append import TargetOutcome
 from services.coordinator.app.ports import CircuitChange, CircuitStanding, CircuitStore
 from services.coordinator.core.circuits import (
@@ -51,7 +52,7 @@ log = logger(__name__)
 
 TICK_SECONDS: Final = 0.25
 _READ_SECONDS: Final = 1.0
-# An execution that waits looks at its circuit at least this often, so that a reset by hand is noticed.
+# An execution that waits looks at its circuit at least this often, in case nobody is left to wake it (parked_waits.py).
 _LOOK_MAX: Final[Span] = 300 * SECOND
 # Circuits that are visited in one transaction.
 _VISITS_MAX: Final = 500
@@ -65,9 +66,6 @@ _open_circuits = gauge("coordinator_circuits_open", "Circuits that are open or h
 _waiting_work = gauge("coordinator_circuit_waiting", "Pieces of work held here that wait for a circuit.")
 _opened = counter("coordinator_circuits_opened_total", "Circuits that opened because of outcomes brought here.")
 _probes = counter("coordinator_circuit_probes_total", "Pieces of work that were let through by a permit.")
-
-# A workspace and a target.
-CircuitKey: TypeAlias = tuple[str, str]
 
 
 class _Known(NamedTuple):
@@ -133,8 +131,10 @@ class Circuits:
         clock: Clock,
         policy: CircuitPolicy,
         name: str,
+        parked: ParkedWaits,
     ) -> None:
         """`may_start`: the leases on the executions are certain."""
+        self._parked = parked
         self._may_start = may_start
         self._store = store
         self._executions = executions
@@ -151,8 +151,6 @@ class Circuits:
         # Executions that have work which waits, or a probe. Ordered, so that who waits longest comes first.
         self._followed: dict[OwnedExecution, None] = {}
         self._permits: defaultdict[CircuitKey, dict[str, _OwnPermit]] = defaultdict(dict)
-        # How much work of executions was parked here, by the second in which it wakes.
-        self._parked: defaultdict[CircuitKey, Counter[int]] = defaultdict(Counter)
         # The number of waiting works that was brought last, and when.
         self._told: dict[CircuitKey, tuple[int, Instant]] = {}
         # How many waves have gone on since the circuit closed.
@@ -171,7 +169,7 @@ class Circuits:
         passed = execution.let_through.get(work.key)
         target = work.node.target if passed is None else passed.target
         circuit = execution.origin.workspace, target
-        if not target or not self._is_open(circuit):
+        if not target or not self.is_open(circuit):
             return None
         if passed is not None and passed.is_probe:
             permit = self._permits[circuit].get(permit_name(execution, work.key))
@@ -233,10 +231,19 @@ class Circuits:
         """Work of the execution waits for a circuit, or was let through."""
         self._followed.setdefault(owned)
 
-    def parked(self, execution: Execution) -> None:
-        """The execution leaves and comes back by itself. Until then its work is still counted as waiting."""
-        for hold in execution.held_back.values():
-            self._parked[execution.origin.workspace, hold.target][hold.until // SECOND] += 1
+    def goes_on(self, execution: Execution) -> bool:
+        """A circuit that its work waits for is closed, so this work is let through at the next look. An execution that
+        was woken because of that is not parked again."""
+        if execution.paused_by is not None or not self._read_time:
+            return False
+        workspace = execution.origin.workspace
+        return any(not self.is_open((workspace, hold.target)) for hold in execution.held_back.values())
+
+    def parked(self, execution: Execution, epoch: int) -> None:
+        """The execution leaves, and comes back by itself or when its circuit closes. Until then its work is still
+        counted as waiting."""
+        if execution.held_back:
+            self._parked.add(execution, epoch)
 
     # ── some times a second ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -313,7 +320,7 @@ class Circuits:
         tally = tally or _Tally()
         slot, known = self._slot(), self._circuit(circuit)
         asks = [each.name for each in waiting[: self._policy.permits_max]] if self._may_ask(circuit, now) else []
-        count = len(waiting) + self._parked_at(circuit, now)
+        count = len(waiting) + self._parked.works_at(circuit, now)
         self._told[circuit] = (count, now)
         return CircuitVisit(
             workspace,
@@ -368,24 +375,14 @@ class Circuits:
     def _counts(self, waiting: Mapping[CircuitKey, list[_Held]], now: Instant) -> list[CircuitKey]:
         """The circuits whose rows are to be told how much work waits: it has changed, or is soon forgotten."""
         found = []
-        for circuit in {*waiting, *self._parked, *self._told}:
-            count = len(waiting.get(circuit, ())) + self._parked_at(circuit, now)
+        for circuit in {*waiting, *self._parked.circuits(), *self._told}:
+            count = len(waiting.get(circuit, ())) + self._parked.works_at(circuit, now)
             told, since = self._told.get(circuit, (0, 0))
             if not count and not told:
                 self._told.pop(circuit, None)
             elif self._circuit(circuit) is not None and (count != told or now - since > WAITING_TERM // 3):
                 found.append(circuit)
         return found
-
-    def _parked_at(self, circuit: CircuitKey, now: Instant) -> int:
-        if circuit not in self._parked:
-            return 0
-        parked = self._parked[circuit]
-        for second in [each for each in parked if each < now // SECOND]:
-            del parked[second]
-        if not parked:
-            del self._parked[circuit]
-        return parked.total()
 
     def _learn(self, changes: Sequence[CircuitChange], held: Sequence[_Held], now: Instant) -> None:
         """The visits, which began at `now`, are committed."""
@@ -422,7 +419,7 @@ class Circuits:
         for circuit in [each for each in self._waves if each not in waiting]:
             del self._waves[circuit]
         for circuit, held in waiting.items():
-            if self._is_open(circuit):
+            if self.is_open(circuit):
                 del self._waves[circuit]
                 self._let_probes_through(circuit, held, now)
                 self._wait_on(circuit, held, now)
@@ -462,7 +459,7 @@ class Circuits:
         workspace, target = circuit
         return self._known.get(workspace, {}).get(target)
 
-    def _is_open(self, circuit: CircuitKey) -> bool:
+    def is_open(self, circuit: CircuitKey) -> bool:
         known = self._circuit(circuit)
         return known is not None and known.state is not _CLOSED
 

@@ -176,7 +176,8 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
         return None
     wake_time = execution.next_wake()
     if execution.held_back and execution.paused_by is None:
-        # Nobody sends a message when a circuit closes, so an execution that waits for one looks by itself.
+        # It is woken when the circuit closes (app/parked_waits.py). It also looks by itself, because
+        # the coordinator that would wake it may be gone by then.
         look_time = min(hold.until for hold in execution.held_back.values())
         wake_time = min(wake_time or look_time, look_time) or now
     if rest_until:

@@ -1,25 +1,30 @@
-"""Puts messages into the mailboxes of executions: reports of runs whose execution another coordinator holds, the end of
-a child for its parent, and cancels of children. Any dispatcher takes them."""
+"""What any dispatcher does for executions that this coordinator does not hold.
+
+It puts messages into their mailboxes: reports of runs whose execution another coordinator holds, the end of a child for
+its parent, and cancels of children. And it wakes executions that were parked here.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 import grpc
 
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
-from services.chassis.grpc.errors import DependencyUnavailable, remote_error
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.process.clock import Clock
 from services.coordinator.app.owned_execution import ReceivedReport
+from services.coordinator.app.parked_waits import ParkedWait
 from services.coordinator.app.ports import MailboxFull
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
 from services.coordinator.peers.children import end_message
 from windlass.coordinator.v1 import sessions_pb2 as pb
-from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
+from windlass.dispatcher.v1.queue_pb2 import DeliverRequest, WakeParkedRequest
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
@@ -29,7 +34,7 @@ _HASH_BYTES: Final = 32
 
 
 class DispatcherMailbox:
-    """Implements `Relatives` too."""
+    """Implements `Relatives` and `ParkedQueue` too."""
 
     def __init__(self, book: AddressBook, channels: ChannelPool, clock: Clock) -> None:
         self._book = book
@@ -54,24 +59,36 @@ class DispatcherMailbox:
         message.cancel.caller = execution.origin.caller
         await self._deliver(message, execution.origin.workspace)
 
+    async def wake(self, workspace: str, waits: Sequence[ParkedWait]) -> frozenset[str]:
+        leases = [WakeParkedRequest.Lease(execution_id=each.execution_id, epoch=each.epoch) for each in waits]
+        request = WakeParkedRequest(workspace=workspace, leases=leases)
+        return frozenset((await self._ask(lambda queue: queue.WakeParked(request))).held_execution_ids)
+
     def _now(self) -> Instant:
         return self._clock.epoch_ns() // 1_000
 
     async def _deliver(self, message: ExecutionMessage, workspace: str) -> bool:
         request = DeliverRequest(message=message, workspace=workspace)
+        try:
+            return bool((await self._ask(lambda queue: queue.Deliver(request))).found)
+        except Refusal as refused:
+            raise MailboxFull(message.execution_id) from refused
+
+    async def _ask(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The answer of any dispatcher. Raises Refusal (MAILBOX_FULL) or DependencyUnavailable."""
         failure: Exception | None = None
         # The one that answered last comes first. Another may hang, and each call would wait for it.
         for address in sorted(await self._book.read(), key=lambda each: (each != self._answered, each)):
             try:
-                answer = await QueueServiceStub(self._channels.get(address)).Deliver(request)
+                answer = await call(QueueServiceStub(self._channels.get(address)))
             except grpc.aio.AioRpcError as error:
                 if remote_error(error).reason == "MAILBOX_FULL":
                     # All replicas share the mailbox.
-                    raise MailboxFull(message.execution_id) from None
+                    raise Refusal("MAILBOX_FULL", "the mailbox of the execution is full") from None
                 failure = error
             else:
                 self._answered = address
-                return bool(answer.found)
+                return answer
         raise DependencyUnavailable("dispatcher", str(failure or "no replica is known"))
 
 

@@ -11,7 +11,7 @@ from services.chassis.identity.callers import caller
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.deliveries import Deliveries
-from services.dispatcher.core.items import FailedPlace, QueuedRow, QueuePlace, UsedRequest, WorkspaceLimits
+from services.dispatcher.core.items import FailedPlace, QueuedRow, QueuePlace, Requeued, UsedRequest, WorkspaceLimits
 from services.dispatcher.rpc.translate import clean, is_execution_id, limits_of, mailbox_message_of, place_of, queued_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
@@ -49,13 +49,28 @@ class FailedRows(Protocol):
     async def find(self, workspace: str, execution_id: str) -> QueuedRow | None: ...
 
 
+class ParkedRows(Protocol):
+    async def wake_parked(
+        self, workspace: str, leases: Sequence[tuple[str, int]]
+    ) -> tuple[Sequence[Requeued], Sequence[str]]:
+        """Executions that are parked by these leases are woken. Also returns those that are held under them."""
+        ...
+
+
 class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
     def __init__(
-        self, *, reads: QueueReads, failed_rows: FailedRows, deliveries: Deliveries, inbox: AdmissionInbox
+        self,
+        *,
+        reads: QueueReads,
+        failed_rows: FailedRows,
+        deliveries: Deliveries,
+        parked_rows: ParkedRows,
+        inbox: AdmissionInbox,
     ) -> None:
         self._reads = reads
         self._failed_rows = failed_rows
         self._deliveries = deliveries
+        self._parked_rows = parked_rows
         self._inbox = inbox
 
     async def GetQueued(self, request: Any, context: Any) -> queue_pb2.GetQueuedResponse:
@@ -126,6 +141,17 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
             raise Refusal("INVALID_REQUEST", "workspace must be set")
         found = await self._deliveries.deliver(mailbox_message_of(request))
         return queue_pb2.DeliverResponse(found=found)
+
+    async def WakeParked(self, request: Any, context: Any) -> queue_pb2.WakeParkedResponse:
+        if not request.workspace:
+            raise Refusal("INVALID_REQUEST", "workspace must be set")
+        if len(request.leases) > IDS_MAX:
+            raise Refusal("INVALID_REQUEST", f"a request has at most {IDS_MAX} leases")
+        # No execution has an id of another form.
+        leases = [(each.execution_id, each.epoch) for each in request.leases if is_execution_id(each.execution_id)]
+        woken, held = await self._parked_rows.wake_parked(request.workspace, leases)
+        self._inbox.requeued(woken)
+        return queue_pb2.WakeParkedResponse(held_execution_ids=held)
 
     async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:
         if not request.workspace:

@@ -83,6 +83,15 @@ def _earliest(time: Any, *conditions: Any) -> Any:
 _NEXT_TIME: Final = func.least(_earliest(queue.c.wake_time, is_parked), _earliest(queue.c.deadline_time, is_waiting))
 _NEXT: Final = Composed(sa.select(sa.cast(sa.extract("epoch", _NEXT_TIME - func.clock_timestamp()), sa.Double)))
 
+_PARKED: Final = locked_leases(State.PARKED)
+_WAKE_PARKED: Final = Composed(
+    sa.update(queue)
+    .where(queue.c.execution_id == _PARKED.c.execution_id, queue.c.workspace == sa.bindparam("of", type_=sa.Text))
+    .values(state=int(State.PENDING), wake_time=None)
+    .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
+)
+_HELD: Final = Composed(sa.select(execution_id_text, queue.c.epoch).where(is_asked_for, is_held))
+
 _CLAIMED: Final = locked_leases(State.CLAIMED, skip_locked=True)
 _MARK: Final = Composed(
     sa.update(queue).where(queue.c.execution_id == _CLAIMED.c.execution_id).values(state=int(State.DISPATCHED))
@@ -180,6 +189,17 @@ class PostgresHousekeeping:
         woken, expired, following = await self._database.pipeline([_WAKE(), _EXPIRE(), _NEXT()])
         crash_point("dispatcher.wake.after_commit")
         return [Requeued(*row) for row in (*woken, *expired)], following[0][0]
+
+    async def wake_parked(self, workspace: str, leases: Sequence[tuple[str, int]]) -> tuple[list[Requeued], list[str]]:
+        """Wake those that are still parked by these leases. Also returns those that are held under them.
+
+        The first statement looks for those that are held. So one that is parked meanwhile is woken by the second."""
+        ids, epochs = lease_arrays(leases)
+        held, woken = await self._database.pipeline(
+            [_HELD(execution_ids=ids), _WAKE_PARKED(execution_ids=ids, epochs=epochs, of=workspace)]
+        )
+        given = dict(leases)
+        return [Requeued(*row) for row in woken], [row[0] for row in held if given[row[0]] == row[1]]
 
     async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None:
         crash_point("dispatcher.mark.before_commit")

@@ -25,6 +25,7 @@ from services.dispatcher.core.items import (
     MailboxMessage,
     NewStart,
     RowToMake,
+    State,
     WorkspaceLimits,
 )
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
@@ -198,6 +199,7 @@ class Script:
             self.fail,
             self.mark,
             self.wake,
+            self.wake_parked,
             self.look,
             self.forget,
             self.reasons,
@@ -337,6 +339,18 @@ class Script:
         async def call(side: Side, epochs: Epochs) -> Any:
             woken, following = await side.housekeeping.wake()
             return sorted(woken), following is None
+
+        return call
+
+    def wake_parked(self) -> Call:
+        leases, workspace = self._leases(), self.random.choice(WORKSPACES)
+        if parked := [row for row in self.rows if row[2] == int(State.PARKED)]:
+            row = self.random.choice(parked)
+            leases, workspace = [*leases, (row[0], row[9])], row[1]
+
+        async def call(side: Side, epochs: Epochs) -> Any:
+            woken, held = await side.housekeeping.wake_parked(workspace, [epochs.of(lease) for lease in leases])
+            return sorted(woken), sorted(held)
 
         return call
 

@@ -42,7 +42,7 @@ class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
         return queue_pb2.GetQueuedResponse(items=[queue_pb2.Queued(start=start) for start in starts])
 
     Deliver = ListQueued = ListFailed = ResolveFailed = FindRequests = GetQueued
-    ConfigureWorkspace = GetQueuePlace = GetQueued
+    ConfigureWorkspace = GetQueuePlace = WakeParked = GetQueued
 
 
 @contextlib.asynccontextmanager

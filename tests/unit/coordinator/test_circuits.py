@@ -8,9 +8,10 @@ import pytest
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.coordinator.app.circuits import Circuits, permit_name
 from services.coordinator.app.owned_execution import Input, OwnedExecution
+from services.coordinator.app.parked_waits import ParkedWaits
 from services.coordinator.app.pending_append import PendingAppend, TargetOutcome
-from services.coordinator.core.circuits import Circuit, CircuitPolicy, CircuitState
-from services.coordinator.core.commands import HeldWork, HoldBack, ReportFailure, ReportHeldBack, ReportSuccess
+from services.coordinator.core.circuits import Circuit, CircuitPolicy, CircuitState, reset
+from services.coordinator.core.commands import HeldWork, HoldBack, Pause, ReportFailure, ReportHeldBack, ReportSuccess
 from services.coordinator.core.events import WorkHeldBack, WorkLetThrough
 from services.coordinator.core.values import Error, ErrorClass, WorkKey
 from services.coordinator.peers.dispatch import start_command
@@ -59,6 +60,7 @@ class Coordinator:
             clock=world.clock,
             policy=POLICY,
             name=f"c{id(self)}",
+            parked=ParkedWaits(),
         )
         config = {"url": "https://example.org/"}
         self.story = started(*[node(f"n{number}", "http.request@1", config=config) for number in range(count)])
@@ -283,12 +285,28 @@ async def test_work_that_was_parked_is_still_counted_as_waiting() -> None:
     coordinator.hold_back(20.0)
     await coordinator.tick()
     assert world.rows[KEY].waiting[0].works == 5
-    coordinator.circuits.parked(coordinator.story.execution)
+    coordinator.circuits.parked(coordinator.story.execution, 1)
     coordinator.owned.is_dropped = True
     await coordinator.tick(4.0)
     assert world.rows[KEY].waiting[0].works == 5
     await coordinator.tick(20.0)
     assert world.rows[KEY].waiting == ()
+
+
+async def test_an_execution_that_was_woken_stays_until_its_work_is_let_through() -> None:
+    world = World()
+    coordinator = Coordinator(world)
+    await opened(world, coordinator)
+    coordinator.hold_back(300.0)
+    execution = coordinator.story.execution
+    assert not coordinator.circuits.goes_on(execution)
+    world.rows[KEY] = reset(world.rows[KEY])
+    await coordinator.tick(1.0)
+    assert not execution.held_back
+    coordinator.hold_back(300.0)
+    assert coordinator.circuits.goes_on(execution)
+    coordinator.story.when(Pause("m", "ann"))
+    assert not coordinator.circuits.goes_on(execution)
 
 
 async def test_while_the_database_is_away_nothing_is_let_through_and_probes_are_told_later() -> None:

@@ -647,6 +647,75 @@ class DeliverResponse(_message.Message):
 Global___DeliverResponse: _TypeAlias = DeliverResponse  # noqa: Y015
 
 @_typing.final
+class WakeParkedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Lease(_message.Message):
+        """A lease that was reported as parked."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        EXECUTION_ID_FIELD_NUMBER: _builtins.int
+        EPOCH_FIELD_NUMBER: _builtins.int
+        execution_id: _builtins.str
+        epoch: _builtins.int
+        def __init__(
+            self,
+            *,
+            execution_id: _builtins.str = ...,
+            epoch: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "execution_id", b"execution_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    workspace: _builtins.str
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___WakeParkedRequest.Lease]:
+        """At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        workspace: _builtins.str = ...,
+        leases: _abc.Iterable[Global___WakeParkedRequest.Lease] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WakeParkedRequest: _TypeAlias = WakeParkedRequest  # noqa: Y015
+
+@_typing.final
+class WakeParkedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELD_EXECUTION_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def held_execution_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """These are still held under the same lease: the report that parks them has not arrived. Ask again."""
+
+    def __init__(
+        self,
+        *,
+        held_execution_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_execution_ids", b"held_execution_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WakeParkedResponse: _TypeAlias = WakeParkedResponse  # noqa: Y015
+
+@_typing.final
 class ConfigureWorkspaceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

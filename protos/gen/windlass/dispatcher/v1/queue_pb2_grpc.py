@@ -147,6 +147,11 @@ class QueueServiceStub:
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.DeliverRequest.SerializeToString,
                 response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.DeliverResponse.FromString,
                 _registered_method=True)
+        self.WakeParked = channel.unary_unary(
+                '/windlass.dispatcher.v1.QueueService/WakeParked',
+                request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.WakeParkedRequest.SerializeToString,
+                response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.WakeParkedResponse.FromString,
+                _registered_method=True)
         self.ConfigureWorkspace = channel.unary_unary(
                 '/windlass.dispatcher.v1.QueueService/ConfigureWorkspace',
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ConfigureWorkspaceRequest.SerializeToString,
@@ -213,6 +218,15 @@ class QueueServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WakeParked(self, request, context):
+        """Wakes executions of a workspace that were parked until a time which is of no use any more, because what they wait for
+        has come. A coordinator calls it for those that it has parked itself. Only an execution that is still parked by that
+        lease is woken; a repeat changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ConfigureWorkspace(self, request, context):
         """Changes the limits of a workspace, or closes it. Idempotent by revision.
         """
@@ -257,6 +271,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.Deliver,
                     request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.DeliverRequest.FromString,
                     response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.DeliverResponse.SerializeToString,
+            ),
+            'WakeParked': grpc.unary_unary_rpc_method_handler(
+                    servicer.WakeParked,
+                    request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.WakeParkedRequest.FromString,
+                    response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.WakeParkedResponse.SerializeToString,
             ),
             'ConfigureWorkspace': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfigureWorkspace,
@@ -454,6 +473,33 @@ class QueueService:
             '/windlass.dispatcher.v1.QueueService/Deliver',
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.DeliverRequest.SerializeToString,
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.DeliverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WakeParked(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.dispatcher.v1.QueueService/WakeParked',
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.WakeParkedRequest.SerializeToString,
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.WakeParkedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,6 +63,11 @@ class QueueServiceStub:
     the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
     the end of the execution, and the execution is granted again.
     """
+    WakeParked: _aio.UnaryUnaryMultiCallable[_queue_pb2.WakeParkedRequest, _queue_pb2.WakeParkedResponse]
+    """Wakes executions of a workspace that were parked until a time which is of no use any more, because what they wait for
+    has come. A coordinator calls it for those that it has parked itself. Only an execution that is still parked by that
+    lease is woken; a repeat changes nothing.
+    """
     ConfigureWorkspace: _aio.UnaryUnaryMultiCallable[_queue_pb2.ConfigureWorkspaceRequest, _queue_pb2.ConfigureWorkspaceResponse]
     """Changes the limits of a workspace, or closes it. Idempotent by revision."""
 
@@ -132,6 +137,17 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
         the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
         the end of the execution, and the execution is granted again.
+        """
+
+    @_abc_1.abstractmethod
+    def WakeParked(
+        self,
+        request: _queue_pb2.WakeParkedRequest,
+        context: _aio.ServicerContext[_queue_pb2.WakeParkedRequest, _abc.Awaitable[_queue_pb2.WakeParkedResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.WakeParkedResponse]:
+        """Wakes executions of a workspace that were parked until a time which is of no use any more, because what they wait for
+        has come. A coordinator calls it for those that it has parked itself. Only an execution that is still parked by that
+        lease is woken; a repeat changes nothing.
         """
 
     @_abc_1.abstractmethod
