@@ -53,25 +53,22 @@ class Array:
         return _HEADER.pack(1, has_null, self._element_oid, len(items), 1) + b"".join(parts)
 
 
-def _prefixed(value: bytes) -> bytes:
-    return _LENGTH.pack(len(value)) + value
+class _Prefixed(dict[str | None, bytes]):
+    """Texts by their wire form. The texts of a batch repeat, like names and states, so each is encoded once."""
+
+    def __missing__(self, text: str) -> bytes:
+        encoded = text.encode()
+        part = self[text] = _LENGTH.pack(len(encoded)) + encoded
+        return part
 
 
 def _texts(items: Sequence[str | None]) -> list[bytes]:
-    # The texts of a batch repeat, like names and states, so each is encoded once.
-    known: dict[str | None, bytes] = {None: _NULL}
-    parts: list[bytes] = []
-    for item in items:
-        part = known.get(item)
-        if part is None:
-            assert item is not None
-            part = known[item] = _prefixed(item.encode())
-        parts.append(part)
-    return parts
+    return list(map(_Prefixed({None: _NULL}).__getitem__, items))
 
 
 def _bytes(items: Sequence[bytes | None]) -> list[bytes]:
-    return [_NULL if item is None else _prefixed(item) for item in items]
+    prefix = _LENGTH.pack
+    return [_NULL if item is None else prefix(len(item)) + item for item in items]
 
 
 def _fixed(form: str) -> Callable[[Sequence[Any]], list[bytes]]:

@@ -7,6 +7,7 @@ and one in a migration.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -21,16 +22,14 @@ _UUID_LENGTH: Final = _LENGTH.pack(16)
 EPOCH_2000: Final = 946_684_800_000_000
 
 
+@functools.lru_cache(maxsize=2_048)
+def _uuid(text: str) -> bytes:
+    return _UUID_LENGTH + bytes.fromhex(text.replace("-", ""))
+
+
 def _uuids(items: Sequence[str]) -> list[bytes]:
-    # The same id comes with each row of its execution.
-    known: dict[str, bytes] = {}
-    parts: list[bytes] = []
-    for item in items:
-        part = known.get(item)
-        if part is None:
-            part = known[item] = _UUID_LENGTH + bytes.fromhex(item.replace("-", ""))
-        parts.append(part)
-    return parts
+    # An execution's id comes with each of its rows, in several columns of one append.
+    return list(map(_uuid, items))
 
 
 def _instants(items: Sequence[int | None]) -> list[bytes]:
