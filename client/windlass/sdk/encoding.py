@@ -18,6 +18,8 @@ from windlass.sdk.errors import PermanentError
 def encoded(value: Any, name: str, error_type: str, *, is_canonical: bool = False) -> bytes:
     """The value's bytes, with sorted keys when `is_canonical`. Raises a PermanentError of this type, which says by this
     name which value is not JSON, and why."""
+    if value is None:
+        return b"null"
     try:
         data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS if is_canonical else None)
         # The bytes are enough for almost every value: too few brackets to be deep, and no null that could be a NaN.

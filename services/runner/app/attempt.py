@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -94,8 +94,12 @@ def read(job: Job, module: Module) -> Reading:
     """Parse the job. Every text in the raw members counts as an expression: the module is going to evaluate it."""
     config, inputs = orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
     raw = {key: config.pop(key) for key in module.raw_config if key in config}
-    documents, data_bytes = {"config": config, "inputs": inputs}, bytes_of_data(job)
+    documents = {"config": config, "inputs": inputs}
     weight = weight_of_document(documents) if job.has_templates else 0
+    if not weight and not raw:
+        # Nothing is evaluated, so the size of what templates see does not matter.
+        return Reading(raw, documents, has_templates=False, has_plain_documents=True, is_plain=True)
+    data_bytes = bytes_of_data(job)
     has_plain_documents = is_plain_document(weight, data_bytes)
     is_plain = has_plain_documents and are_plain_conditions(raw, data_bytes)
     return Reading(raw, documents, weight > 0, has_plain_documents, is_plain)
@@ -282,8 +286,8 @@ def _timeout_seconds(job: Job) -> float:
 
 def _deadline(job: Job) -> datetime:
     """The earlier of the attempt's deadline, which counts from now, and its execution's."""
-    own = datetime.now(UTC).timestamp() + _timeout_seconds(job)
-    return datetime.fromtimestamp(min(own, job.deadline_ns / 1e9) if job.deadline_ns else own, UTC)
+    own = datetime.now(UTC) + timedelta(seconds=_timeout_seconds(job))
+    return min(own, datetime.fromtimestamp(job.deadline_ns / 1e9, UTC)) if job.deadline_ns else own
 
 
 def bytes_of_data(job: Job) -> int:

@@ -484,4 +484,6 @@ class Worker:
 
 def _has_kept(job: Job) -> bool:
     """True when the job reads something that has to be fetched."""
+    if not job.has_templates:
+        return False
     return any(isinstance(value, StoredOutput) for value in (job.execution_input, *job.outputs.values()))

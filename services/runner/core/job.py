@@ -41,7 +41,8 @@ class OutputMissing(Exception):
 NodeOutput = bytes | StoredOutput
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, because every step makes one, and a frozen one takes three times as long. Nobody changes it.
+@dataclass(slots=True)
 class Job:
     """The lease of one attempt, with everything that the attempt needs. JSON stays bytes until it is needed."""
 
@@ -56,9 +57,6 @@ class Job:
     config: bytes
     inputs: bytes
     has_templates: bool
-    execution_input: NodeOutput
-    state: bytes
-    outputs: Mapping[str, NodeOutput]
     # 0 when there is none.
     timeout_seconds: float
     effect_key: str
@@ -67,6 +65,10 @@ class Job:
     is_render_only: bool
     traceparent: str
     cursor: bytes
+    # The data that templates see. Empty: there are none.
+    execution_input: NodeOutput = b""
+    state: bytes = b""
+    outputs: Mapping[str, NodeOutput] = field(default_factory=dict)
     # The deadline of the execution by this runner's clock, in ns since the epoch; 0 when there is none.
     deadline_ns: int = 0
     is_render_all: bool = False
