@@ -33,6 +33,7 @@ from services.chassis.session.server import ServerSession
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.runner_places import RunnerPlaces
 from services.coordinator.app.runner_scope import Requirement
+from services.coordinator.core.definition import RunnerNeeds
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import Instant
 from windlass.definition.modules import RENDERER
@@ -122,8 +123,8 @@ class Assigner:
         assert execution is not None
         workspace = execution.origin.workspace
         if len(execution.ready) == 1:
-            needs = _needs(next(iter(execution.ready)))
-            self._enter(Requirement(workspace, *needs), owned, now, is_following)
+            (work,) = execution.ready
+            self._enter(Requirement(workspace, *_needs(work)), owned, now, is_following)
             return
         for needs in dict.fromkeys(map(_needs, execution.ready)):
             self._enter(Requirement(workspace, *needs), owned, now, is_following)
@@ -327,10 +328,14 @@ class _Room:
 def _wanting(owned: OwnedExecution, requirement: Requirement) -> Iterator[Work]:
     if owned.is_dropped or owned.execution is None or owned.execution.paused_by is not None:
         return iter(())
-    needs = requirement[1:]
-    return (work for work in owned.execution.ready if _needs(work) == needs)
+    ready, needs = owned.execution.ready, requirement[1:]
+    if len(ready) == 1:
+        # So it is with most steps, and a generator costs more than they do.
+        (work,) = ready
+        return iter((work,) if _needs(work) == needs else ())
+    return (work for work in ready if _needs(work) == needs)
 
 
-def _needs(work: Work) -> tuple[str, tuple[tuple[str, str], ...], bool, bool]:
-    node = work.node
-    return node.runner_module, node.runner_labels, work.is_templated, bool(node.until)
+def _needs(work: Work) -> RunnerNeeds:
+    needs = work.node.runner_needs
+    return needs if work.rendered is None else needs._replace(renders=work.is_templated)

@@ -139,12 +139,11 @@ class PendingAppend:
         execution = self.execution
         self.time = now
         decision = handle(execution, command, now)
+        self.events += decision.events
         for event in decision.events:
-            self.events.append(event)
             self.encoded.append(self.codec.encode_event(event))
             self.effects += effects(execution, event)
-            number = getattr(event, "run", 0)
-            if number:
+            if number := getattr(event, "run", 0):
                 self.runs[number] = execution.runs[number - 1]
         return decision.refusal
 
@@ -193,12 +192,13 @@ class PendingAppend:
             else:
                 made.append((*run_row(execution, run), key))
         # An execution that started in this append has its deadline in its first row.
-        is_reopened = self.from_seq > 0 and self._is_reopened()
+        is_reopened = self.from_seq > 0 and bool(execution.answers) and self._is_reopened()
         if is_reopened:
             row = execution_reopened(execution)
         else:
             row = execution_change(execution) if self.from_seq else execution_row(execution)
-        row = (*row, summary_json(execution))
+        has_summary = execution.final_state is not None or execution.paused_by is not None
+        row = (*row, summary_json(execution) if has_summary else None)
         entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)
         approvals = self._approvals() if execution.approvals else ()
         return Append(
@@ -214,7 +214,7 @@ class PendingAppend:
             moved,
             approvals,
             is_reopened,
-            self._dead_letters(),
+            self._dead_letters() if execution.dead_letters else (),
         )
 
     def completion_token(self, run: Run) -> str:
@@ -226,8 +226,8 @@ class PendingAppend:
         return self.owned.version.completion_tokens.of(run_id(self.execution, run.number))
 
     def _is_reopened(self) -> bool:
-        # Only a command of a person reopens, and nearly all executions have none.
-        return bool(self.execution.answers) and any(isinstance(event, ExecutionReopened) for event in self.events)
+        # Only a command of a person reopens, so only an execution with answers is asked.
+        return any(isinstance(event, ExecutionReopened) for event in self.events)
 
     def _approvals(self) -> list[tuple[Any, ...]]:
         """Every event of an approval names its run."""
@@ -235,10 +235,8 @@ class PendingAppend:
         return [approval_row(execution, number) for number in self.runs if number in execution.approvals]
 
     def _dead_letters(self) -> Sequence[tuple[Any, ...]]:
-        """The rows of the dead letters that are new or were resolved. Nearly all executions have none."""
+        """The rows of the dead letters that are new or were resolved."""
         letters = self.execution.dead_letters
-        if not letters:
-            return ()
         # Only a dead letter's failure and its resolution are such events of its run.
         changes = (event for event in self.events if isinstance(event, DeadLetterResolved | RunFailed | RunLost))
         numbers = dict.fromkeys(event.run for event in changes if event.run in letters)

@@ -51,19 +51,20 @@ class Use:
         self.held -= 1
         self.is_short = is_short
         if is_short:
-            self._turn_to(now)
+            if now // _SLOT != self._slot:
+                self._turn_to(now)
             self._ended += 1
 
     def ended_lately(self, now: Instant) -> int:
         """How many short runs have ended."""
-        self._turn_to(now)
+        if now // _SLOT != self._slot:
+            self._turn_to(now)
         return self._ended + self._ended_before
 
     def _turn_to(self, now: Instant) -> None:
         slot = now // _SLOT
-        if slot != self._slot:
-            self._ended_before = self._ended if slot == self._slot + 1 else 0
-            self._slot, self._ended = slot, 0
+        self._ended_before = self._ended if slot == self._slot + 1 else 0
+        self._slot, self._ended = slot, 0
 
 
 # By workspace and module.
@@ -99,7 +100,8 @@ class RunnerPlaces:
                     self._spend(execution.origin.workspace, took, now)
             elif number not in places and run.instance_id:
                 key = execution.origin.workspace, run.work.node.runner_module
-                use = places[number] = self._use(run.instance_id, key)
+                use = self._uses.get(run.instance_id, _NOBODY).get(key) or self._use(run.instance_id, key)
+                places[number] = use
                 use.held += 1
 
     def forget(self, owned: OwnedExecution) -> None:
@@ -119,7 +121,8 @@ class RunnerPlaces:
             # Many runs end at the same time, because a batch is decided at one time.
             spent = self.spent(workspace, now)
             self._forget_light(now)
-        self._spent[workspace] = (min(spent + took, _SPENT_MAX), now)
+        spent += took
+        self._spent[workspace] = (spent if spent < _SPENT_MAX else _SPENT_MAX, now)
 
     def _forget_light(self, now: Instant) -> None:
         if len(self._spent) >= self._spent_max:

@@ -48,6 +48,17 @@ class Setter(NamedTuple):
     before: int
 
 
+class RunnerNeeds(NamedTuple):
+    """What a runner must offer for a node, and be able to do."""
+
+    module: str
+    labels: tuple[tuple[str, str], ...]
+    # It renders templates.
+    renders: bool
+    # It evaluates an expression after the work.
+    has_until: bool
+
+
 @dataclass(slots=True, frozen=True, eq=False)
 class Node:
     id: str
@@ -97,16 +108,22 @@ class Node:
     has_own_retry: bool = False
     # What it calls, like "http.request@1 example.org:443", if the definition alone says so. "": its runner finds out.
     target: str = ""
+    # These follow from the others. Each grant asks for them several times.
+    # The module that a runner must offer for this node. A runner only renders the config of a control node.
+    runner_module: str = field(init=False)
+    # What its runner must offer and be able to do: module, labels, rendering, and an expression after the work.
+    runner_needs: "RunnerNeeds" = field(init=False)
+
+    def __post_init__(self) -> None:
+        module = RENDERER if self.is_control else self.module
+        object.__setattr__(self, "runner_module", module)
+        needs = RunnerNeeds(module, self.runner_labels, self.has_templates, bool(self.until))
+        object.__setattr__(self, "runner_needs", needs)
 
     @property
     def in_graph(self) -> bool:
         """It is a node of the author."""
         return self.id != OUTPUT_NODE and not self.undoes
-
-    @property
-    def runner_module(self) -> str:
-        """The module that a runner must offer for this node. A runner only renders the config of a control node."""
-        return RENDERER if self.is_control else self.module
 
     @property
     def runner_inputs(self) -> bytes:

@@ -154,6 +154,7 @@ RowValues = tuple[object, ...]
 
 _NO_ERROR: RowValues = (None, None, None, None)
 _NO_OUTPUT: RowValues = (None, None, None, None)
+_NO_FAILURE: RowValues = (None, None, None)
 
 
 def run_row(execution: Execution, run: Run) -> RowValues:
@@ -285,8 +286,8 @@ def _execution_changes(execution: Execution) -> RowValues:
         execution.seq,
         execution.state._value_,
         execution.end_time or None,
-        *_output(execution.output),
-        *_failure(execution.error),
+        *(_NO_OUTPUT if execution.output is None else _output(execution.output)),
+        *(_NO_FAILURE if execution.error is None else _failure(execution.error)),
         len(execution.runs),
         execution.retries,
         execution.cost_tokens,
@@ -330,5 +331,5 @@ def _output(value: Value | None) -> RowValues:
     return (value, None, None, None)
 
 
-def _failure(error: FinalError | None) -> RowValues:
-    return (None, None, None) if error is None else (error.node, error.type, error.message)
+def _failure(error: FinalError) -> RowValues:
+    return (error.node, error.type, error.message)

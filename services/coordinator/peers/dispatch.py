@@ -35,6 +35,8 @@ log = logger(__name__)
 # If more messages are open, the oldest is acknowledged to any dispatcher, like one that came with a grant.
 _SENDERS_MAX: Final = 10_000
 
+_ORIGIN_FIELDS: Final = tuple(field.name for field in fields(Origin))
+
 # Reads a run's report that another coordinator put into the mailbox.
 ReadReport = Callable[[bytes], Command | None]
 
@@ -238,7 +240,7 @@ def _pause_at_start(messages: Sequence[ReceivedMessage]) -> Pause | None:
 
 def _origin(order: StartOrder) -> Origin:
     """The message and the value have the same field names, so that a new field needs no line here."""
-    values = {field.name: getattr(order, field.name) for field in fields(Origin)}
+    values = {name: getattr(order, name) for name in _ORIGIN_FIELDS}
     values["input"] = order.input or b"{}"
     values["labels"] = tuple(sorted(order.labels.items()))
     values["create_time"] = micros_of(order.create_time)

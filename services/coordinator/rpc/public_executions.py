@@ -58,12 +58,16 @@ def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
     execution.id = row["execution_id"]
     execution.workflow, execution.version = row["workflow"], row["version"]
     execution.state = _EXECUTION_STATES[row["state"]]
-    execution.labels.update(dict(row["labels"]))
+    if row["labels"]:
+        execution.labels.update(dict(row["labels"]))
     execution.priority = row["priority"]
     execution.trigger.type, execution.trigger.caller = row["trigger_type"], row["caller"]
     execution.parent_execution_id = row["parent_execution_id"]
-    for name in ("create_time", "start_time", "end_time", "deadline_time"):
-        put_time(getattr(execution, name), row[name])
+    put_time(execution.create_time, row["create_time"])
+    put_time(execution.start_time, row["start_time"])
+    put_time(execution.end_time, row["end_time"])
+    if row["deadline_time"]:
+        put_time(execution.deadline_time, row["deadline_time"])
     if row["error_type"] is not None:
         error = execution.error
         error.node, error.type, error.message = row["error_node"], row["error_type"], row["error_message"]
@@ -76,7 +80,8 @@ def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
             put_time(execution.pause.time, pause["time"])
             return
         for name, nodes in summary.items():
-            getattr(execution.summary, name).extend(nodes)
+            if nodes:
+                getattr(execution.summary, name).extend(nodes)
 
 
 def _put_metrics(metrics: api.Execution.Metrics, row: Row) -> None:

@@ -77,20 +77,29 @@ def run_grant(
     message.execution_id = execution.execution_id
     message.workspace, message.workflow = execution.origin.workspace, execution.origin.workflow
     message.node, message.module = node.id, node.runner_module
-    message.iteration, message.generation, message.attempt = work.key.iteration, work.key.generation, run.attempt
-    message.cursor, message.has_templates = work.cursor, work.is_templated
-    message.render_only = node.is_control and not node.has_control_inputs
-    message.render_all = run.is_rendering
+    message.generation, message.attempt = work.key.generation, run.attempt
     _put_documents(message, work)
-    message.effect_key, message.traceparent = key, run.traceparent
+    message.effect_key, message.idempotent, message.places_max = key, run.is_idempotent, places_max
+    # Every step makes a grant, and most have none of these.
+    if work.key.iteration:
+        message.iteration = work.key.iteration
+    if work.cursor:
+        message.cursor = work.cursor
+    if node.is_control:
+        message.render_only = not node.has_control_inputs
+    if run.is_rendering:
+        message.render_all = True
+    if run.traceparent:
+        message.traceparent = run.traceparent
     if completion_token:
         message.completion_token = completion_token
-    message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
-    message.places_max = places_max
-    lease_id = run_id(execution, run.number)
-    message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
+    if work.may_have_run_before:
+        message.may_have_run_before = True
+    lease_id, lease = run_id(execution, run.number), message.lease
+    lease.lease_id, lease.epoch = lease_id, run.epoch
     if work.is_templated:
         # Only templates read these.
+        message.has_templates = True
         message.state = seen_state(execution, node)
         if effect.item is not None:
             message.item = effect.item
@@ -239,7 +248,21 @@ def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure
     output = value_of(done.output)
     if fault := fault_of(output, done.branch):
         return _failure(report, number, fault, retry_after=0)
-    return ReportSuccess(number, report.head.epoch, output=output, branch=done.branch, **_facts(report))
+    # Every step has one, so it is made without the dictionary of `_facts`.
+    head, target = report.head, report.target
+    return ReportSuccess(
+        number,
+        head.epoch,
+        instance_id=head.instance_id,
+        output=output,
+        branch=done.branch,
+        start_time=micros_of(report.start_time),
+        end_time=micros_of(report.end_time),
+        inputs_hash=report.inputs_hash,
+        config_hash=report.config_hash,
+        cost_tokens=report.cost_tokens,
+        target=clamp_target(target) if target else "",
+    )
 
 
 def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span, cursor: bytes = b"") -> ReportFailure:

@@ -126,8 +126,10 @@ class WatchHub:
     # ── Watchers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wants(self, execution_id: str, is_final: bool) -> bool:
-        subscriptions = self._by_execution.get(execution_id, ())
-        return bool(subscriptions) if is_final else any(each.events for each in subscriptions)
+        subscriptions = self._by_execution.get(execution_id)
+        if not subscriptions:
+            return False
+        return is_final or any(each.events for each in subscriptions)
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         id_, epoch = execution.execution_id, execution.epoch

@@ -42,7 +42,7 @@ def assign(turn: Turn, command: Assign) -> CommandRefusal | None:
     for work in works:
         if work not in execution.ready:
             return CommandRefusal(RefusalReason.NOT_READY, f"{work.node.id} is not ready")
-    if len(set(works)) < len(works):
+    if len(works) > 1 and len(set(works)) < len(works):
         return CommandRefusal(RefusalReason.NOT_READY, "the same work twice")
     faults: list[tuple[Work, InputsFault]] = []
     for grant in command.grants:
