@@ -51,6 +51,7 @@ from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.parked_waits import ParkedWaits, ParkedWaking
 from services.coordinator.app.partitions import keep_partitions
 from services.coordinator.app.replays import Replays
+from services.coordinator.app.run_inputs import RunInputs
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.core.circuits import CircuitPolicy
 from services.coordinator.core.values import SECOND
@@ -75,6 +76,7 @@ from services.coordinator.store.circuits import PostgresCircuits
 from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
 from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
+from services.rendering.children import RenderingChildren
 from windlass.coordinator.v1 import (
     circuits_pb2_grpc,
     dead_letters_pb2_grpc,
@@ -207,8 +209,14 @@ class CoordinatorService:
         explainer = Explainer(
             walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
         )
+        self._rendering = RenderingChildren()
         self._reader = ReadServicer(
-            self._reads, self._runners.modules_for, self._run_outputs.read, walks=walks, explainer=explainer
+            self._reads,
+            self._runners.modules_for,
+            self._run_outputs.read,
+            walks=walks,
+            explainer=explainer,
+            run_inputs=RunInputs(walks, self._loop_store.read_lists, self._blobs, self._rendering),
         )
         self._hub = self._dispatch.watchers = WatchHub(self._reads, self._reader, owned=self._executions.by_id.keys)
         self._obligations = ObligationKeeper(
@@ -341,9 +349,13 @@ class CoordinatorService:
             group.create_task(self._holder.drain())
             group.create_task(self._commit_loop.hand_back_all())
 
+    async def _end_rendering(self) -> None:
+        await asyncio.to_thread(self._rendering.close)
+
     def close_steps(self) -> Steps:
         return (
             ("channels", self._channels.close),
+            ("rendering", self._end_rendering),
             ("beats", self._beats.close),
             ("loader", self._loader.close),
             ("patient loader", self._patient_loader.close),

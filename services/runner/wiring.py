@@ -21,10 +21,10 @@ from services.chassis.process.lifecycle import Loops, Steps
 from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger
+from services.rendering import Rendering
 from services.runner.app.attempt import MODULE_LOG
 from services.runner.app.module_loop import ModuleLoop
 from services.runner.app.modules import built_in, import_files
-from services.runner.app.rendering import Rendering
 from services.runner.app.worker import STALLED_TERMS_MAX, Worker
 from services.runner.config import RunnerSettings
 from services.runner.core.egress import Egress

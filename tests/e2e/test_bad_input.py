@@ -50,6 +50,7 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "ExportExecution": {"executionId": UNKNOWN_ID},
     "ReplayExecution": {"executionId": UNKNOWN_ID},
     "ReplayExport": {"parts": [{"header": {"format": 1, "executionId": UNKNOWN_ID}}]},
+    "GetRunInputs": {"runId": f"{UNKNOWN_ID}.1"},
     "GetWorkflow": {"workflow": "ghost"},
     "ListWorkflowVersions": {"workflow": "ghost"},
     "ArchiveWorkflow": {"workflow": "ghost"},
@@ -258,6 +259,8 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "unknown run": asked("GetRun", run_id=f"{UNKNOWN_ID}.1"),
         "output of an unknown run": asked("GetRunOutput", run_id=f"{UNKNOWN_ID}.1"),
         "output of what is no run": asked("GetRunOutput", run_id="' OR 1=1"),
+        "inputs of an unknown run": asked("GetRunInputs", run_id=f"{UNKNOWN_ID}.1"),
+        "inputs of what is no run": asked("GetRunInputs", run_id="' OR 1=1"),
     },
     ("NOT_FOUND", "CIRCUIT_NOT_FOUND"): {
         "unknown circuit": asked("GetCircuit", target="x.y@1 ghost"),
@@ -310,7 +313,7 @@ async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> 
             told.append((found.code.name, found.reason, found.message))
         assert told[0] == told[1] == ("NOT_FOUND", "EXECUTION_NOT_FOUND", told[0][2])
     run = runs_pb2.GetRunRequest(run_id=f"{world.rival_execution}.1").SerializeToString()
-    for name in ("GetRun", "GetRunOutput"):
+    for name in ("GetRun", "GetRunOutput", "GetRunInputs"):
         assert (await answer(world, name, run)).reason == "RUN_NOT_FOUND"
         assert (await answer(world, name, run, world.rival.metadata)).code is grpc.StatusCode.OK
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from services.rendering import Rendering
 from services.runner.app.modules import built_in
-from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
 from services.runner.core.egress import Egress
 from services.runner.core.failures import Failure, FailureClass

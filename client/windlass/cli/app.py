@@ -14,6 +14,7 @@ from windlass.cli import (
     executions,
     exporting,
     people,
+    runs,
     stack,
     workflows,
 )
@@ -52,6 +53,7 @@ stack.register(app)
 app.add_typer(workflows.app, name="workflow")
 command(app)(workflows.validate)
 executions.register(app)
+runs.register(app)
 app.add_typer(circuits.app, name="circuits")
 app.add_typer(approvals.approvals, name="approvals")
 app.add_typer(approvals.run, name="run")

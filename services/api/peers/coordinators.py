@@ -98,6 +98,11 @@ class CoordinatorReads:
             return
         raise DependencyUnavailable(self._peers.name)
 
+    async def run_inputs(self, run_id: str, workspace: str) -> bytes:
+        request = pb.ReadRunInputsRequest(run_id=run_id, workspace=workspace)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).ReadRunInputs, request)
+        return response.documents
+
     async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[EventView]:
         request = pb.ListEventsRequest(execution_id=execution_id, after_seq=after_seq, as_of_seq=as_of_seq, limit=limit)
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListEvents, request)

@@ -65,6 +65,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_DEAD_LETTERS}/BulkResolveDeadLetters": WRITE_DOCUMENT.within(WAIT_SECONDS_MAX),
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
+    f"{_RUNS}/GetRunInputs": READ,
     # The completion token in the request is the whole permission.
     f"{_RUNS}/CompleteRun": anyone(),
     f"{_RUNS}/FailRun": anyone(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from services.api.app.outside_work import OutsideWork
 from services.api.app.ports import RunView
 from services.api.rpc import translate
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import holding, to_dict
+from services.api.rpc.structs import fill, holding, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.grpc.limits import SMALL_BYTES_MAX
 from services.chassis.identity.callers import caller
@@ -31,6 +32,8 @@ class RunReads(Protocol):
     async def run(self, run_id: str) -> reads_pb2.RunRecord | None: ...
 
     def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]: ...
+
+    async def run_inputs(self, run_id: str, workspace: str) -> bytes: ...
 
 
 class RunServicer(runs_pb2_grpc.RunServiceServicer):
@@ -73,6 +76,13 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         async for data in self._reads.run_output(request.run_id, caller().workspace):
             yield pb.GetRunOutputResponse(data=data)
 
+    async def GetRunInputs(self, request: pb.GetRunInputsRequest, context: RpcCall) -> pb.GetRunInputsResponse:
+        if not is_run_id(request.run_id):
+            raise refusals.run_not_found(request.run_id)
+        documents = await self._reads.run_inputs(request.run_id, caller().workspace)
+        # A mebibyte takes a second perhaps, in which others are served.
+        return await asyncio.to_thread(_inputs, documents)
+
     async def CompleteRun(self, request: pb.CompleteRunRequest, context: RpcCall) -> pb.CompleteRunResponse:
         run = await self._outside.run_of(request.token)
         output = orjson.dumps(to_dict(request.output, "output", SMALL_BYTES_MAX))
@@ -105,3 +115,10 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
             message.heartbeat_run.message = request.message
         await self._outside.heartbeat(run, message)
         return pb.HeartbeatRunResponse(run_id=run.id)
+
+
+def _inputs(documents: bytes) -> pb.GetRunInputsResponse:
+    found, response = orjson.loads(documents), pb.GetRunInputsResponse()
+    fill(response.inputs, orjson.dumps(found["inputs"]))
+    fill(response.config, orjson.dumps(found["config"]))
+    return response

@@ -9,7 +9,7 @@ at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
 from services.coordinator.app.ports import Definitions, Row, StoredEvents
@@ -35,7 +35,7 @@ class JournalWalks:
         self._definitions = definitions
         self._places = asyncio.Semaphore(_AT_ONCE)
 
-    async def walk(self, row: Row, as_of_seq: int = 0) -> AsyncIterator[Step]:
+    async def walk(self, row: Row, as_of_seq: int = 0) -> AsyncGenerator[Step, None]:
         """Each event of the execution with this row, up to `as_of_seq` unless that is 0. It is applied when the caller
         asks for the next one. The walk ends before an event of a newer version."""
         async with self._places:

@@ -7,6 +7,7 @@ instant since the Unix epoch. 0 stands for "none" in both, as it does on the wir
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -23,6 +24,16 @@ INLINE_BYTES_MAX = 256 * 1024
 # The type of the error of a run whose node's timeout is over, and the reason for stopping it. An execution that is out
 # of time ends with TIMEOUT.
 NODE_TIMEOUT = "NODE_TIMEOUT"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The last microsecond of the year 9999.
+SHOWN_MAX: Instant = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+def rfc3339(instant: Instant) -> str:
+    """Integer arithmetic, so nothing is rounded up. A time after the year 9999 is shown as the last one that can be."""
+    shown = _EPOCH + timedelta(microseconds=min(instant, SHOWN_MAX))
+    return shown.isoformat().replace("+00:00", "Z")
 
 
 class BrokenInvariant(Exception):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from services.coordinator.core.events import CommandRefused, Consequences, Event
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.state import Execution
 from services.coordinator.core.summary import summary
-from services.coordinator.core.values import Origin, WorkKey
+from services.coordinator.core.values import SHOWN_MAX, Origin, WorkKey, rfc3339
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 
@@ -34,9 +33,6 @@ _SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration", "
 # out because the summary of the execution names all nodes that were not done.
 _HIDDEN: Final = frozenset({"time", "traceparent", "instance_id", "cancelled", "passed_over", "stopped"})
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# The last microsecond of the year 9999.
-_SHOWN_MAX_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def execution_record(row: Row) -> pb.ExecutionRecord:
@@ -185,7 +181,7 @@ def _plain(name: str, value: Any) -> Any:
         case bool() | None:
             return value
         case int() if name.endswith("_time"):
-            return _rfc3339(value) if value else None
+            return rfc3339(value) if value else None
         case int() if name in _SPANS:
             return f"{value / 1e6:.6f}".rstrip("0").rstrip(".") + "s"
         case Enum():
@@ -219,13 +215,7 @@ def _shown_consequences(then: Consequences) -> dict[str, list[str]]:
 def put_time(message: Timestamp, instant: int | None) -> None:
     """µs since 1970; 0 and None leave it unset."""
     if instant:
-        put_micros(message, min(instant, _SHOWN_MAX_US))
-
-
-def _rfc3339(instant: int) -> str:
-    """Integer arithmetic, so nothing is rounded up. A time after the year 9999 is shown as the last one that can be."""
-    shown = _EPOCH + timedelta(microseconds=min(instant, _SHOWN_MAX_US))
-    return shown.isoformat().replace("+00:00", "Z")
+        put_micros(message, min(instant, SHOWN_MAX))
 
 
 def _trace_id(traceparent: str) -> str:

@@ -9,6 +9,7 @@ from services.chassis.grpc.errors import Refusal
 from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Row, RunName, RunPage, Standing, StoredEvents
+from services.coordinator.app.run_inputs import RunInputs
 from services.coordinator.core.events import Event
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
 from services.coordinator.rpc.explanations import explanation_of
@@ -54,10 +55,12 @@ class ReadServicer(ReadServiceServicer):
         run_output: Callable[[str, str], AsyncIterator[bytes]],
         walks: JournalWalks,
         explainer: Explainer,
+        run_inputs: RunInputs,
     ) -> None:
         self._reads = reads
         self._walks = walks
         self._explainer = explainer
+        self._run_inputs = run_inputs
         self._modules = modules
         self._run_output = run_output
 
@@ -130,19 +133,29 @@ class ReadServicer(ReadServiceServicer):
         return pb.ListRunsResponse(runs=[run_record(row) for row in rows], is_cut=found.is_cut)
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
-        execution_id, number = split_run_id(request.run_id)
+        row = await self._run(*split_run_id(request.run_id))
+        return pb.GetRunResponse(run=None if row is None else run_record(row))
+
+    async def _run(self, execution_id: str, number: int) -> Row | None:
         if not number:
-            return pb.GetRunResponse()
+            return None
         after = (execution_id, number - 1)
         found = await self._reads.runs(None, after=after, node="", state="", limit=1, may_cut=False)
-        records = [run_record(row) for row in found.rows if row["number"] == number]
-        return pb.GetRunResponse(run=records[0] if records else None)
+        return next((row for row in found.rows if row["number"] == number), None)
 
     async def ReadRunOutput(
         self, request: pb.ReadRunOutputRequest, context: Any
     ) -> AsyncIterator[pb.ReadRunOutputResponse]:
         async for part in self._run_output(request.run_id, request.workspace):
             yield pb.ReadRunOutputResponse(data=part)
+
+    async def ReadRunInputs(self, request: pb.ReadRunInputsRequest, context: Any) -> pb.ReadRunInputsResponse:
+        execution_id, number = split_run_id(request.run_id)
+        execution = await self._row(execution_id) if number else None
+        found = await self._run(execution_id, number)
+        if execution is None or found is None or execution["workspace"] != request.workspace:
+            raise Refusal("RUN_NOT_FOUND", f"there is no run {request.run_id!r} in this workspace")
+        return pb.ReadRunInputsResponse(documents=await self._run_inputs.of(execution, found))
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Any) -> pb.ListEventsResponse:
         row = await self._row(request.execution_id)

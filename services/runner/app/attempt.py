@@ -6,7 +6,6 @@ Foreseen mistakes of a module or of its input become a Failure here. The worker'
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
@@ -15,10 +14,12 @@ from typing import Any
 
 import orjson
 
+from services.rendering import Rendering, with_parts
+from services.rendering.once_more import rendered_hash
+from services.rendering.scope import data_of, scope_of
 from services.runner.app.module_loop import LoopStalled, ModuleLoop
 from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Outputs
-from services.runner.app.rendering import Rendering, with_parts
 from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
 from services.runner.core.job import (
     AttemptOutcome,
@@ -133,7 +134,10 @@ def prepare(
     if job.input_overrides:
         inputs = inputs | orjson.loads(job.input_overrides)
     context = _context(job, evaluate, traceparent)
-    inputs_hash, config_hash = _hash(inputs, "inputs: the rendered value"), _hash(config, "config: the rendered value")
+    inputs_hash, config_hash = (
+        rendered_hash(inputs, "inputs: the rendered value"),
+        rendered_hash(config, "config: the rendered value"),
+    )
     return Attempt(job, module, context, inputs, config, inputs_hash, config_hash)
 
 
@@ -296,31 +300,6 @@ def bytes_of_data(job: Job) -> int:
     return sum(len(value) if isinstance(value, bytes) else value.size_bytes for value in data)
 
 
-def scope_of(job: Job) -> dict[str, Any]:
-    """What templates see besides the data."""
-    execution: dict[str, Any] = {"id": job.execution_id, "workflow": job.workflow}
-    if job.version:
-        execution |= {"version": job.version, "create_time": job.create_time}
-    nodes = {node: {"state": "SUCCESS", "error": None} for node in job.outputs}
-    scope: dict[str, Any] = {"execution": execution, "nodes": nodes}
-    return scope | {"index": job.iteration - 1} if job.iteration else scope
-
-
-def data_of(job: Job, loaded: Mapping[str, bytes]) -> dict[tuple[str, ...], bytes]:
-    """The data that templates see, as JSON by its path."""
-    assert isinstance(job.execution_input, bytes), "the worker has fetched it"
-    data: dict[tuple[str, ...], bytes] = {("input",): job.execution_input or b"{}", ("state",): job.state or b"{}"}
-    if job.item:
-        data["item",] = job.item
-    if job.error:
-        data["error",] = job.error
-    for node, value in job.outputs.items():
-        data["nodes", node, "output"] = (value if isinstance(value, bytes) else loaded[node]) or b"null"
-    for node, value in job.without_output.items():
-        data["nodes", node] = value
-    return data
-
-
 def _encoded(returned: Any) -> Succeeded:
     branch = ""
     if isinstance(returned, Branch):
@@ -345,8 +324,3 @@ def rendered_of(attempt: Attempt) -> bytes:
     except TypeError:
         return b""
     return rendered if len(rendered) <= RECORDED_BYTES_MAX else b""
-
-
-def _hash(rendered: Any, name: str) -> bytes:
-    """The hash of what the module gets. A template can yield what is no JSON: 2 ** 70, NaN, a key that is no text."""
-    return hashlib.sha256(encoded(rendered, name, "TEMPLATE_ERROR", is_canonical=True)).digest()

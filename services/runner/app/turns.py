@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from services.runner.app.attempt import bytes_of_data, data_of, scope_of
-from services.runner.app.rendering import Rendering, with_parts
+from services.rendering import Rendering, with_parts
+from services.rendering.scope import data_of, scope_of
+from services.runner.app.attempt import bytes_of_data
 from services.runner.core.job import Job, Succeeded
 from services.runner.core.plain import are_plain_conditions, without_braces
 

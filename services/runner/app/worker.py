@@ -31,6 +31,7 @@ from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import gauge
 from services.chassis.telemetry.tracing import TraceContext, parse_traceparent
+from services.rendering import Rendering, WaitedTooLong
 from services.runner.app.attempt import (
     Attempt,
     Reading,
@@ -49,7 +50,6 @@ from services.runner.app.attempt import (
 from services.runner.app.module_loop import LOOK_SECONDS, LoopStalled, ModuleLoop
 from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Holder, Outputs
-from services.runner.app.rendering import Rendering, WaitedTooLong
 from services.runner.app.run_reports import RunReports, emit_run, failure_around, span_of
 from services.runner.app.turns import decided
 from services.runner.core.giving_way import gives_way_after

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any
 
-import orjson
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from services.rendering.scope import execution_error, node_without_output
 from services.runner.core.failures import Failure
 from services.runner.core.job import (
     Deferred,
@@ -70,8 +70,11 @@ def _seen_by_templates(grant: pb.RunGrant, lease: RunLease) -> dict[str, Any]:
         "state": grant.state,
         "outputs": {node: _value_of(output, lease) for node, output in grant.outputs.items()},
         "item": grant.item,
-        "without_output": {node: _seen(other) for node, other in grant.without_output.items()},
-        "error": _error_seen(grant.execution_error) if grant.HasField("execution_error") else b"",
+        "without_output": {
+            node: node_without_output(other.state, other.error_type, other.error_message)
+            for node, other in grant.without_output.items()
+        },
+        "error": _error_of(grant.execution_error) if grant.HasField("execution_error") else b"",
         "version": grant.workflow_version,
         "create_time": _rfc3339(grant.execution_create_time) if grant.workflow_version else "",
     }
@@ -131,14 +134,8 @@ def _stored(ref: pb.OutputRef, lease: RunLease) -> StoredOutput:
     return StoredOutput(ref.key, ref.sha256, ref.size_bytes, lease)
 
 
-def _seen(other: pb.NodeWithoutOutput) -> bytes:
-    """A node without an output, as templates see it."""
-    error = {"type": other.error_type, "message": other.error_message} if other.state == "FAILED" else None
-    return orjson.dumps({"output": None, "state": other.state, "error": error})
-
-
-def _error_seen(error: pb.ExecutionError) -> bytes:
-    return orjson.dumps({"node": error.node, "type": error.type, "message": error.message})
+def _error_of(error: pb.ExecutionError) -> bytes:
+    return execution_error(error.node, error.type, error.message)
 
 
 def _rfc3339(time: Timestamp) -> str:

@@ -27,7 +27,7 @@ from windlass.api.v1.resources_pb2 import Execution
 from windlass.coordinator.v1 import reads_pb2 as pb
 
 # Nothing here asks for stored outputs, past states or explanations.
-NO_JOURNAL: Any = (None, None, None)
+NO_JOURNAL: Any = (None, None, None, None)
 
 ROWS = 150
 STATES = ("RUNNING", "WAITING", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT")

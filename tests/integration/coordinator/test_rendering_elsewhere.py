@@ -49,6 +49,11 @@ async def test_runner_without_templates_is_given_what_another_has_rendered(on_st
     ]
     story = [type(each.event).__name__ for each in await stored_events(tables, order.lease.lease_id)]
     assert story.count("WorkRendered") == 1
+    reads: Any = ReadServiceStub(on_stage.channel(address))
+    for number in (1, 2):
+        request = reads_pb2.ReadRunInputsRequest(run_id=f"{order.lease.lease_id}.{number}", workspace="default")
+        answer = await reads.ReadRunInputs(request, metadata=on_stage.api_metadata, timeout=30)
+        assert orjson.loads(answer.documents) == {"inputs": {"x": 7}, "config": {"c": 7}}
 
 
 async def test_next_holder_does_not_have_it_rendered_again(on_stage: Stage) -> None:

@@ -10,8 +10,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from services.rendering.__main__ import VALUES_MAX
 from services.runner.app.attempt import LOADED_BYTES_MAX
-from services.runner.app.rendering.__main__ import VALUES_MAX
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Succeeded
 from services.runner.core.plain import PARSED_BYTES_MAX

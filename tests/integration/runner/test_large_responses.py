@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from services.rendering.bodies import SMALL_BYTES_MAX, codec_of
 from services.runner.app.modules.http_request import ANSWER_BYTES_MAX
-from services.runner.app.rendering.bodies import SMALL_BYTES_MAX, codec_of
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import StoredOutput, Succeeded
 from tests.support.runner_bench import Bench, a_job

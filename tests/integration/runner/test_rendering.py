@@ -17,8 +17,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from services.runner.app.rendering import Renderer, RendererProcess
-from services.runner.app.rendering.engine import RENDERED_CHARACTERS_MAX
+from services.rendering import Renderer, RendererProcess
+from services.rendering.engine import RENDERED_CHARACTERS_MAX
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Succeeded
 from tests.support.probe import until
@@ -242,7 +242,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 def children() -> list[int]:
     """The children of this process that render."""
     found = psutil.Process().children(recursive=True)
-    return [each.pid for each in found if "services.runner.app.rendering" in each.cmdline()]
+    return [each.pid for each in found if "services.rendering" in each.cmdline()]
 
 
 async def test_a_hostile_template_or_expression_ends_its_run_and_no_other(bench: Bench) -> None:
@@ -356,7 +356,7 @@ def test_a_child_that_is_kept_from_its_work_is_no_fault_of_the_template(
     assert renderer_process.render({"a": "{{ 1 + 1 }}"}, {}) == {"a": 2}
     assert renderer_process.pid is not None
     psutil.Process(renderer_process.pid).suspend()
-    monkeypatch.setattr("services.runner.app.rendering.renderer_process.SILENT_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("services.rendering.renderer_process.SILENT_SECONDS_MAX", 0.0)
     with pytest.raises(TransientError) as failure:
         renderer_process.render({"a": "{{ 1 + 2 }}"}, {})
     assert failure.value.type == "RENDERER_LOST"
@@ -377,7 +377,7 @@ def test_a_closed_one_starts_no_other_child() -> None:
 
 def child_of_one_that_is_killed() -> int:
     code = (
-        "import time; from services.runner.app.rendering import RendererProcess\n"
+        "import time; from services.rendering import RendererProcess\n"
         "made = RendererProcess(); made.render({'a': '{{ 1 + 1 }}'}, {}); print(made.pid, flush=True); time.sleep(60)"
     )
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from services.runner.app.rendering.children import RenderingChildren
+from services.rendering.children import RenderingChildren
+from services.rendering.cpu_budget import BURST_SECONDS, CpuBudgets
 from services.runner.app.worker import RENDERING_SECONDS_MAX
-from services.runner.core.cpu_budget import BURST_SECONDS, CpuBudgets
 from services.runner.core.job import Job, Released, Stopped, Succeeded
 from tests.support.probe import until
 from tests.support.runner_bench import Bench, a_job

@@ -17,7 +17,7 @@ from services.coordinator.store.codec import Stored
 from windlass.coordinator.v1 import reads_pb2 as pb
 
 # Nothing here asks for stored outputs, past states or explanations.
-NO_JOURNAL: Any = (None, None, None)
+NO_JOURNAL: Any = (None, None, None, None)
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 

@@ -1,6 +1,6 @@
 """The CPU time that workspaces may use for their templates."""
 
-from services.runner.core.cpu_budget import BURST_SECONDS, KEPT_MAX, RATE, CpuBudgets
+from services.rendering.cpu_budget import BURST_SECONDS, KEPT_MAX, RATE, CpuBudgets
 
 
 def test_a_workspace_waits_until_enough_of_what_it_used_is_forgotten() -> None:

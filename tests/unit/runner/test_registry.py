@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from services.rendering import Rendering
 from services.runner.app.modules import built_in
-from services.runner.app.rendering import Rendering
 from services.runner.core.egress import Egress
 from windlass.sdk import Context, Registry
 

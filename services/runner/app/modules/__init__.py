@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from services.rendering import Rendering
 from services.runner.app.modules import flow, http_request
-from services.runner.app.rendering import Rendering
 from services.runner.core.egress import Egress
 from windlass.sdk import Module
 

@@ -32,10 +32,10 @@ import orjson
 
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emit_span, parse_traceparent
+from services.rendering.bodies import SMALL_BYTES_MAX, body_of, codec_of
 from services.runner.app.modules.flow import seconds_of
 from services.runner.app.modules.guarded_sockets import AddressDenied, GuardedSockets
 from services.runner.app.modules.sent_secrets import SentSecrets
-from services.runner.app.rendering.bodies import SMALL_BYTES_MAX, body_of, codec_of
 from services.runner.core.egress import Egress
 from services.runner.core.failures import FailureClass, of_status, seconds_asked
 from windlass.definition.targets import http_target

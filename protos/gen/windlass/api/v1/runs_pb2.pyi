@@ -156,6 +156,53 @@ class GetRunOutputResponse(_message.Message):
 Global___GetRunOutputResponse: _TypeAlias = GetRunOutputResponse  # noqa: Y015
 
 @_typing.final
+class GetRunInputsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRunInputsRequest: _TypeAlias = GetRunInputsRequest  # noqa: Y015
+
+@_typing.final
+class GetRunInputsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUTS_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def inputs(self) -> _struct_pb2.Struct:
+        """With what a person has laid over them. Of a control node: empty, unless it works on its inputs."""
+
+    @_builtins.property
+    def config(self) -> _struct_pb2.Struct:
+        """Expressions that the module evaluates itself are as in the definition. Of a loop: without its body."""
+
+    def __init__(
+        self,
+        *,
+        inputs: _struct_pb2.Struct | None = ...,
+        config: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "inputs", b"inputs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "inputs", b"inputs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRunInputsResponse: _TypeAlias = GetRunInputsResponse  # noqa: Y015
+
+@_typing.final
 class CompleteRunRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

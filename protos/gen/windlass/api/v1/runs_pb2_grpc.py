@@ -50,6 +50,11 @@ class RunServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.FromString,
                 _registered_method=True)
+        self.GetRunInputs = channel.unary_unary(
+                '/windlass.api.v1.RunService/GetRunInputs',
+                request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsResponse.FromString,
+                _registered_method=True)
         self.CompleteRun = channel.unary_unary(
                 '/windlass.api.v1.RunService/CompleteRun',
                 request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.CompleteRunRequest.SerializeToString,
@@ -91,6 +96,18 @@ class RunServiceServicer:
         """The output of a run as JSON, whatever its size (up to 64 MiB) and wherever it is kept. The bytes of all responses
         together are the output. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND
         OUTPUT_NOT_FOUND: the run has no output (yet), or the output is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRunInputs(self, request, context):
+        """The inputs and the config of a run as they were rendered: what the node worked on. Nothing is stored for this; the
+        templates are rendered once more from what the journal says they saw, and compared with the hashes that the runner
+        has reported. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND INPUTS_NOT_FOUND: the
+        node was passed over, or an output that they are made of is gone. FAILED_PRECONDITION INPUTS_NOT_RECORDED: the
+        workflow says `recordInputs: false`. FAILED_PRECONDITION INPUTS_NOT_RENDERED: a template fails, as it did in the run,
+        or the runner reported other hashes. RESOURCE_EXHAUSTED INPUTS_TOO_LARGE: they have more than 1 MiB as JSON.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -140,6 +157,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.GetRunOutput,
                     request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.SerializeToString,
+            ),
+            'GetRunInputs': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRunInputs,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsResponse.SerializeToString,
             ),
             'CompleteRun': grpc.unary_unary_rpc_method_handler(
                     servicer.CompleteRun,
@@ -239,6 +261,33 @@ class RunService:
             '/windlass.api.v1.RunService/GetRunOutput',
             windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_runs__pb2.GetRunOutputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRunInputs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.RunService/GetRunInputs',
+            windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsResponse.FromString,
             options,
             channel_credentials,
             insecure,

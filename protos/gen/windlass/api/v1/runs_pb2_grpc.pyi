@@ -28,6 +28,14 @@ class RunServiceStub:
     together are the output. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND
     OUTPUT_NOT_FOUND: the run has no output (yet), or the output is gone.
     """
+    GetRunInputs: _aio.UnaryUnaryMultiCallable[_runs_pb2.GetRunInputsRequest, _runs_pb2.GetRunInputsResponse]
+    """The inputs and the config of a run as they were rendered: what the node worked on. Nothing is stored for this; the
+    templates are rendered once more from what the journal says they saw, and compared with the hashes that the runner
+    has reported. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND INPUTS_NOT_FOUND: the
+    node was passed over, or an output that they are made of is gone. FAILED_PRECONDITION INPUTS_NOT_RECORDED: the
+    workflow says `recordInputs: false`. FAILED_PRECONDITION INPUTS_NOT_RENDERED: a template fails, as it did in the run,
+    or the runner reported other hashes. RESOURCE_EXHAUSTED INPUTS_TOO_LARGE: they have more than 1 MiB as JSON.
+    """
     CompleteRun: _aio.UnaryUnaryMultiCallable[_runs_pb2.CompleteRunRequest, _runs_pb2.CompleteRunResponse]
     """The next three are for work that a module has handed to somebody else (ctx.defer, RunGrant.completion_token). The
     token is the whole permission: no key is needed, and one that is sent is ignored. It names one run and is void once
@@ -73,6 +81,20 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         """The output of a run as JSON, whatever its size (up to 64 MiB) and wherever it is kept. The bytes of all responses
         together are the output. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND
         OUTPUT_NOT_FOUND: the run has no output (yet), or the output is gone.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRunInputs(
+        self,
+        request: _runs_pb2.GetRunInputsRequest,
+        context: _aio.ServicerContext[_runs_pb2.GetRunInputsRequest, _abc.Awaitable[_runs_pb2.GetRunInputsResponse]],
+    ) -> _abc.Awaitable[_runs_pb2.GetRunInputsResponse]:
+        """The inputs and the config of a run as they were rendered: what the node worked on. Nothing is stored for this; the
+        templates are rendered once more from what the journal says they saw, and compared with the hashes that the runner
+        has reported. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND. NOT_FOUND INPUTS_NOT_FOUND: the
+        node was passed over, or an output that they are made of is gone. FAILED_PRECONDITION INPUTS_NOT_RECORDED: the
+        workflow says `recordInputs: false`. FAILED_PRECONDITION INPUTS_NOT_RENDERED: a template fails, as it did in the run,
+        or the runner reported other hashes. RESOURCE_EXHAUSTED INPUTS_TOO_LARGE: they have more than 1 MiB as JSON.
         """
 
     @_abc_1.abstractmethod

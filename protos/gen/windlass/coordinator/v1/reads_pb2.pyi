@@ -500,6 +500,48 @@ class ReadRunOutputResponse(_message.Message):
 Global___ReadRunOutputResponse: _TypeAlias = ReadRunOutputResponse  # noqa: Y015
 
 @_typing.final
+class ReadRunInputsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    workspace: _builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        workspace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRunInputsRequest: _TypeAlias = ReadRunInputsRequest  # noqa: Y015
+
+@_typing.final
+class ReadRunInputsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    documents: _builtins.bytes
+    """JSON with the members `inputs` and `config`, at most 1 MiB."""
+    def __init__(
+        self,
+        *,
+        documents: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRunInputsResponse: _TypeAlias = ReadRunInputsResponse  # noqa: Y015
+
+@_typing.final
 class ListEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -61,6 +61,11 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputResponse.FromString,
                 _registered_method=True)
+        self.ReadRunInputs = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/ReadRunInputs',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/windlass.coordinator.v1.ReadService/ListEvents',
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.SerializeToString,
@@ -142,6 +147,14 @@ class ReadServiceServicer:
     def ReadRunOutput(self, request, context):
         """The output of a run, whatever its size and wherever it is kept. NOT_FOUND RUN_NOT_FOUND: the workspace has no such
         run. NOT_FOUND OUTPUT_NOT_FOUND: the run has no output (yet), or it is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadRunInputs(self, request, context):
+        """What a run worked on, made again from the journal. NOT_FOUND RUN_NOT_FOUND: the workspace has no such run. The other
+        reasons are those of windlass.api.v1.RunService.GetRunInputs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -239,6 +252,11 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.ReadRunOutput,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputResponse.SerializeToString,
+            ),
+            'ReadRunInputs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadRunInputs,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -418,6 +436,33 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/ReadRunOutput',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunOutputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRunInputs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/ReadRunInputs',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class ReadServiceStub:
     """The output of a run, whatever its size and wherever it is kept. NOT_FOUND RUN_NOT_FOUND: the workspace has no such
     run. NOT_FOUND OUTPUT_NOT_FOUND: the run has no output (yet), or it is gone.
     """
+    ReadRunInputs: _aio.UnaryUnaryMultiCallable[_reads_pb2.ReadRunInputsRequest, _reads_pb2.ReadRunInputsResponse]
+    """What a run worked on, made again from the journal. NOT_FOUND RUN_NOT_FOUND: the workspace has no such run. The other
+    reasons are those of windlass.api.v1.RunService.GetRunInputs.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListEventsRequest, _reads_pb2.ListEventsResponse]
     """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
     error; the response is then empty. The list ends before the first event that this replica is too old to understand,
@@ -119,6 +123,16 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.AsyncIterator[_reads_pb2.ReadRunOutputResponse]:
         """The output of a run, whatever its size and wherever it is kept. NOT_FOUND RUN_NOT_FOUND: the workspace has no such
         run. NOT_FOUND OUTPUT_NOT_FOUND: the run has no output (yet), or it is gone.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadRunInputs(
+        self,
+        request: _reads_pb2.ReadRunInputsRequest,
+        context: _aio.ServicerContext[_reads_pb2.ReadRunInputsRequest, _abc.Awaitable[_reads_pb2.ReadRunInputsResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.ReadRunInputsResponse]:
+        """What a run worked on, made again from the journal. NOT_FOUND RUN_NOT_FOUND: the workspace has no such run. The other
+        reasons are those of windlass.api.v1.RunService.GetRunInputs.
         """
 
     @_abc_1.abstractmethod

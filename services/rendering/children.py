@@ -3,7 +3,7 @@
     submit ──► the line of its workspace ──► a thread that is free ──► the child that was used last
 
 Workspaces take turns, and each has at most one of the children at a time. So the slow templates of one workspace hold
-up its own, and nobody else's. A workspace that has used up its CPU time (core/cpu_budget.py) is passed over.
+up its own, and nobody else's. A workspace that has used up its CPU time (cpu_budget.py) is passed over.
 
 Hazard: the threads are daemons, so that the end of the process does not wait for them. `close` ends their children.
 """
@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeVar
 
-from services.runner.app.rendering.renderer_process import NOTHING, RendererProcess, Unparsed, refuse_event_loop
-from services.runner.core.cpu_budget import CpuBudgets
+from services.rendering.cpu_budget import CpuBudgets
+from services.rendering.renderer_process import NOTHING, RendererProcess, Unparsed, refuse_event_loop
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ values are in it as JSON. A missing path is an error of the node (PERMANENT), ne
 users: they see data only and call nothing (sources.py), burn bounded fuel and yield bounded text. Only a runner and its
 child render.
 
-Hazard: fuel counts steps, not the memory and time of one step. Templates that are not plain (`core/plain.py`) must be
-rendered in the child.
+Hazard: fuel counts steps, not the memory and time of one step. Templates that are not plain
+(`services/runner/core/plain.py`) must be rendered in the child.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import minijinja
 
-from services.runner.app.rendering import texts
-from services.runner.app.rendering.guarded import guarded, unguarded
-from services.runner.app.rendering.sources import TemplateSource, expression_source, template_source
+from services.rendering import texts
+from services.rendering.guarded import guarded, unguarded
+from services.rendering.sources import TemplateSource, expression_source, template_source
 from windlass.definition.expressions import whole_expression
 from windlass.sdk import PermanentError
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 from itertools import takewhile, zip_longest
 from typing import Any, Final, NamedTuple
 
-from services.runner.app.rendering.guarded import METHODS
-from services.runner.app.rendering.texts import insertions
+from services.rendering.guarded import METHODS
+from services.rendering.texts import insertions
 from windlass.definition.words import Word, WordRole, call_in, words, words_of
 from windlass.sdk import PermanentError
 

@@ -30,7 +30,8 @@ from typing import Any, Final
 import orjson
 
 from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
-from services.runner.app.rendering.requests import request_of
+from services.rendering.once_more import WorkDocuments, WorkedOn, head_of, parts_of_work
+from services.rendering.requests import request_of
 from windlass.sdk import ModuleError, PermanentError, TransientError
 
 FRAME_BYTES_MAX: Final = 2**32 - 1
@@ -58,7 +59,7 @@ class _Child:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "services.runner.app.rendering"],
+            [sys.executable, "-P", "-m", "services.rendering"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
@@ -148,6 +149,11 @@ class RendererProcess:
         """Like `Renderer.evaluate`."""
         # Unlike orjson this reads numbers of any size, NaN and infinities.
         return json.loads(self._resolved({"expression": expression, "scope": scope}, unparsed))
+
+    def render_once_more(self, work: WorkDocuments, scope: Mapping[str, Any], unparsed: Unparsed) -> WorkedOn:
+        """What a run worked on. Nothing of it is parsed here."""
+        asked = {**head_of(work, scope), "paths": list(unparsed)}
+        return WorkedOn.of(self._asked(asked, [*parts_of_work(work), *unparsed.values()]))
 
     def body_as_json(self, raw: bytes, content_type: str) -> bytes:
         """Like `bodies.body_as_json`."""

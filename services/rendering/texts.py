@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import minijinja
 
-from services.runner.app.rendering.guarded import unguarded
+from services.rendering.guarded import unguarded
 from windlass.definition.words import Word, WordRole, is_not
 from windlass.sdk import PermanentError
 

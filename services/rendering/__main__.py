@@ -1,4 +1,4 @@
-"""`python -m services.runner.app.rendering`: the child that renders for a runner, which starts it, and that reads what
+"""`python -m services.rendering`: the child that renders for a runner, which starts it, and that reads what
 is too large for the runner itself.
 
 `services/chassis/process/child_limits.py` describes the pipes. Each request has its own limits of memory and CPU time.
@@ -14,9 +14,10 @@ from typing import Any, Final
 import orjson
 
 from services.chassis.process.child_limits import ChildLimits, serve
-from services.runner.app.rendering.bodies import body_as_json
-from services.runner.app.rendering.engine import Renderer
-from services.runner.app.rendering.requests import parts_of, with_parts
+from services.rendering.bodies import body_as_json
+from services.rendering.engine import Renderer
+from services.rendering.once_more import rendered_once_more
+from services.rendering.requests import parts_of, with_parts
 from windlass.sdk import PermanentError
 from windlass.sdk.encoding import encoded
 
@@ -39,6 +40,8 @@ def answered(renderer: Renderer, request: bytes) -> tuple[bool, bytes]:
         asked, unparsed = parts_of(request)
         if "content_type" in asked:
             return True, body_as_json(bytes(unparsed[0]), asked["content_type"])
+        if "once_more" in asked:
+            return True, rendered_once_more(renderer, asked, unparsed)
         scope = with_parts(asked["scope"], dict(zip(map(tuple, asked["paths"]), unparsed, strict=True)))
         if "expression" in asked:
             return True, _evaluated(renderer.evaluate(asked["expression"], scope))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from services.runner.app.rendering.children import RenderingChildren
+from services.rendering.children import RenderingChildren
 
 T = TypeVar("T")
 

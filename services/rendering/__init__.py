@@ -1,15 +1,15 @@
 """Resolves the templates of a node: plain ones in the runner itself, all others in a child process. Another child reads
-large responses.
+large responses. A coordinator renders once more, always in a child, for people who ask what a run worked on.
 
 A template can make the engine ask for more memory than there is, in one step that no fuel counts, and the process ends.
-`core/plain.py` tells which templates cannot: the memory that they need is proportional to their data.
+`services/runner/core/plain.py` tells which templates cannot: the memory that they need is proportional to their data.
 """
 
-from services.runner.app.rendering.children import RenderingChildren
-from services.runner.app.rendering.engine import Renderer
-from services.runner.app.rendering.queue import RenderingQueue, WaitedTooLong
-from services.runner.app.rendering.renderer_process import RendererProcess
-from services.runner.app.rendering.requests import with_parts
+from services.rendering.children import RenderingChildren
+from services.rendering.engine import Renderer
+from services.rendering.queue import RenderingQueue, WaitedTooLong
+from services.rendering.renderer_process import RendererProcess
+from services.rendering.requests import with_parts
 
 
 class Rendering:
