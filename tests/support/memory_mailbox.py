@@ -61,7 +61,9 @@ class MemoryMailbox:
 
     def _row_of(self, message: MailboxMessage) -> QueueRow | None:
         row = self._tables.queue.get(message.execution_id)
-        if row is None or row.state is State.FAILED or message.workspace not in ("", row.workspace):
+        if row is None or message.workspace not in ("", row.workspace):
+            return None
+        if row.state is State.FAILED and not message.waits_for_requeue:
             return None
         return row
 

@@ -6,6 +6,8 @@ that is lost, app/poll_loop.py sends them again. A full mailbox takes no message
 A command of a person must not overtake an earlier one that was lost on the way, or went by another replica. So the
 unread messages before it are sent with it, and the holder skips those that it has. If they are too many for that, the
 poll sends them all, in order.
+
+The end of a child is also kept for a parent that is a dead letter: the grant after its requeue brings it.
 """
 
 from __future__ import annotations

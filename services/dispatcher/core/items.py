@@ -156,6 +156,9 @@ class MailboxMessage(NamedTuple):
     row: RowToMake | None = None
     # It has to be read after those that were stored before it: a person has sent it, perhaps after another one.
     is_in_order: bool = False
+    # It is kept for an execution that is a dead letter, which finds it when a person requeues it. Nobody would send it
+    # again then.
+    waits_for_requeue: bool = False
 
 
 class Delivery(NamedTuple):

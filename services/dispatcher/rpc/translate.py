@@ -179,6 +179,7 @@ def mailbox_message_of(request: queue_pb2.DeliverRequest) -> MailboxMessage:
         is_ending=body == "cancel",
         row=row,
         is_in_order=body in ("cancel", "command"),
+        waits_for_requeue=body == "child_ended",
     )
 
 

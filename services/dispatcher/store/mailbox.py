@@ -41,13 +41,14 @@ ON CONFLICT (execution_id) DO NOTHING
 # windows over arrays would be harder to read when composed.
 _DELIVER: Final = f"""
 WITH message AS MATERIALIZED (
-  SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s, %s, %s) WITH ORDINALITY
-    AS t (message_id, execution_id, workspace, body, is_ending, may_reopen, is_in_order, n)
+  SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s, %s, %s, %s) WITH ORDINALITY
+    AS t (message_id, execution_id, workspace, body, is_ending, may_reopen, is_in_order, waits_for_requeue, n)
 ), found AS MATERIALIZED (
   SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, t.may_reopen, t.is_in_order, q.workspace, q.holder,
          NOT EXISTS (SELECT 1 FROM dispatcher.mailbox m WHERE m.message_id = t.message_id) AS is_new
   FROM message t JOIN dispatcher.queue q USING (execution_id)
-  WHERE (t.workspace = '' OR t.workspace = q.workspace) AND q.state <> 5
+  WHERE (t.workspace = '' OR t.workspace = q.workspace)
+    AND (q.state <> 5 OR t.waits_for_requeue AND q.resolution IS NULL)
 ), unread AS MATERIALIZED (
   SELECT e.execution_id, count(m.message_id) AS messages, coalesce(sum(octet_length(m.body)), 0) AS bytes
   FROM (SELECT DISTINCT execution_id FROM found) e LEFT JOIN dispatcher.mailbox m USING (execution_id)
@@ -154,6 +155,7 @@ class PostgresMailbox:
             Bools([message.is_ending for message in messages]),
             Bools([message.row is not None for message in messages]),
             Bools([message.is_in_order for message in messages]),
+            Bools([message.waits_for_requeue for message in messages]),
         )
         rows_to_make = _rows_to_make(messages)
         crash_point("dispatcher.deliver.before_commit")

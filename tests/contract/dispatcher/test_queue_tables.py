@@ -287,7 +287,8 @@ class Script:
             named = workspace if to_make is not None else random.choice(["", workspace, "w2"])
             is_ending, is_in_order = random.random() < 0.15, random.random() < 0.5
             body = message_id.encode() * random.choice([1, 3])
-            messages.append(MailboxMessage(message_id, id_, named, body, is_ending, to_make, is_in_order))
+            waits = not is_ending and to_make is None and random.random() < 0.3
+            messages.append(MailboxMessage(message_id, id_, named, body, is_ending, to_make, is_in_order, waits))
         # Messages of one call are stored in this order.
         messages = list({message.message_id: message for message in messages}.values())
         messages.sort(key=lambda message: message.message_id)

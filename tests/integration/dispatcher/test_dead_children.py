@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
-from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator
+from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, channels_of
 from tests.integration.dispatcher.test_service import item
 from tests.support.probe import until
-from windlass.dispatcher.v1 import queue_pb2
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2
 
 
 @pytest.mark.parametrize("cause", ["released for good", "workspace closed"])
@@ -54,3 +54,60 @@ async def test_parent_that_is_parked_is_woken_by_a_dead_child(address: str, api:
         assert message.child_ended.child_execution_id == child.start.execution_id
         coordinator.acknowledge_messages(message.message_id)
         await coordinator.finished(woken)
+
+
+def end_of_child(parent: str, child: str) -> sessions_pb2.ExecutionMessage:
+    ended = sessions_pb2.ExecutionMessage.ChildEnded(child_execution_id=child, outcome=b"how it ended")
+    return sessions_pb2.ExecutionMessage(message_id=f"child:{child}:9", execution_id=parent, child_ended=ended)
+
+
+async def dead_parent(coordinator: Coordinator, api: Api, workspace: str) -> queue_pb2.EnqueueItem:
+    """An execution that its coordinator could not go on with."""
+    parent = item(workspace, executions_max=1)
+    grant = await coordinator.take(api, parent)
+    coordinator.release(grant, permanent=True, begun=True, reason="JOURNAL_CORRUPT", message="damaged")
+    await coordinator.reported()
+    return parent
+
+
+async def deliver(address: str, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool:
+    """As the coordinator of the child does it. False: the child has nobody left to tell."""
+    queue = queue_pb2_grpc.QueueServiceStub(channels_of("coordinator").get(address))
+    return bool((await queue.Deliver(queue_pb2.DeliverRequest(message=message, workspace=workspace))).found)
+
+
+async def test_parent_that_is_a_dead_letter_hears_of_its_child_when_it_is_requeued(address: str, api: Api) -> None:
+    workspace, child = f"family-{uuid.uuid4().hex[:8]}", item("any", executions_max=1).start.execution_id
+    async with Coordinator(address) as coordinator:
+        parent = await dead_parent(coordinator, api, workspace)
+        message = end_of_child(parent.start.execution_id, child)
+        # The child may tell it twice.
+        assert [await deliver(address, workspace, message) for _ in range(2)] == [True, True]
+        assert len(coordinator.grants) == 1
+        request = queue_pb2.ResolveFailedRequest(
+            workspace=workspace, execution_id=parent.start.execution_id, start=parent.start
+        )
+        assert (await api.queue.ResolveFailed(request)).resolved
+        again = (await coordinator.granted(2))[1]
+        assert [each.message_id for each in again.messages] == [message.message_id]
+        assert again.messages[0].child_ended == message.child_ended
+        coordinator.acknowledge_messages(message.message_id)
+        await coordinator.finished(again)
+
+
+async def test_parent_that_a_person_has_discarded_is_told_nothing(address: str, api: Api) -> None:
+    workspace, child = f"family-{uuid.uuid4().hex[:8]}", item("any", executions_max=1).start.execution_id
+    async with Coordinator(address) as coordinator:
+        parent = await dead_parent(coordinator, api, workspace)
+        request = queue_pb2.ResolveFailedRequest(workspace=workspace, execution_id=parent.start.execution_id)
+        assert (await api.queue.ResolveFailed(request)).resolved
+        assert not await deliver(address, workspace, end_of_child(parent.start.execution_id, child))
+
+
+async def test_a_cancel_is_not_kept_for_a_dead_letter(address: str, api: Api) -> None:
+    workspace = f"family-{uuid.uuid4().hex[:8]}"
+    async with Coordinator(address) as coordinator:
+        parent = await dead_parent(coordinator, api, workspace)
+        cancel = sessions_pb2.ExecutionMessage(message_id=str(uuid.uuid4()), execution_id=parent.start.execution_id)
+        cancel.cancel.reason = "enough"
+        assert not await deliver(address, workspace, cancel)

@@ -212,7 +212,8 @@ class QueueServiceServicer:
         when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
         messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
         the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
-        the end of the execution, and the execution is granted again.
+        the end of the execution, and the execution is granted again. The end of a child is also kept for an execution in
+        state FAILED about which nobody has decided: it comes with the grant after the requeue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

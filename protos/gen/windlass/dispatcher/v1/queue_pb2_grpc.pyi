@@ -61,7 +61,8 @@ class QueueServiceStub:
     when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
     messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
     the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
-    the end of the execution, and the execution is granted again.
+    the end of the execution, and the execution is granted again. The end of a child is also kept for an execution in
+    state FAILED about which nobody has decided: it comes with the grant after the requeue.
     """
     WakeParked: _aio.UnaryUnaryMultiCallable[_queue_pb2.WakeParkedRequest, _queue_pb2.WakeParkedResponse]
     """Wakes executions of a workspace that were parked until a time which is of no use any more, because what they wait for
@@ -136,7 +137,8 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
         messages are unread; this one is not kept and may be sent again. A message with a `start` may reopen the execution:
         the row is made if there is none, and goes ahead of new executions. While such a message is unread, the row outlives
-        the end of the execution, and the execution is granted again.
+        the end of the execution, and the execution is granted again. The end of a child is also kept for an execution in
+        state FAILED about which nobody has decided: it comes with the grant after the requeue.
         """
 
     @_abc_1.abstractmethod
