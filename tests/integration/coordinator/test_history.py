@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -97,6 +98,34 @@ async def test_a_month_is_dropped_when_all_its_executions_have_ended_long_ago(ow
     since = await kept_since(own_tables)
     assert since == datetime(created[1].year, created[1].month, 1, tzinfo=UTC)
     assert await drop_old(own_tables, 90 * DAY) == []
+
+
+async def test_the_outputs_of_a_dropped_month_stay_while_an_execution_of_an_earlier_one_goes_on(
+    own_tables: Database, tmp_path: Path
+) -> None:
+    """It may be the parent of one that had such an output: a parent is never younger than its child."""
+    of_parent, of_child = (NOW - timedelta(days=days) for days in (400, 330))
+    for each in (of_parent, of_child):
+        await own_tables.fetch("SELECT make_partitions(%s::timestamptz)", (each,))
+    parent = await store(own_tables, of_parent, None)
+    await store(own_tables, of_child, NOW - timedelta(days=320))
+    blobs = DirectoryBlobs(tmp_path)
+    output = await blobs.put(b'"large"', "w", f"{of_child:%Y-%m}")
+    os.utime(tmp_path / output.key, (0, 0))
+
+    async def deleted() -> int:
+        since = await kept_since(own_tables)
+        assert since is not None
+        return await blobs.delete_before(since)
+
+    assert await drop_old(own_tables, 90 * DAY) == [f"{of_child:%Y_%m}"]
+    assert await deleted() == 0
+    assert await blobs.get(output, "w") == b'"large"'
+    await own_tables.execute(
+        "UPDATE executions SET end_time = now() - interval '100 days' WHERE execution_id = %s", (parent,)
+    )
+    assert await drop_old(own_tables, 90 * DAY) == [f"{of_parent:%Y_%m}"]
+    assert await deleted() == 1
 
 
 async def test_an_execution_that_begins_while_its_month_is_looked_at_stops_the_drop(own_tables: Database) -> None:

@@ -3,9 +3,11 @@
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
+from services.chassis.blobs import month_of
 from services.coordinator.core.child_ids import child_id
 from services.coordinator.core.commands import (
     Discard,
@@ -170,6 +172,16 @@ def test_the_id_of_a_child_is_an_execution_id_of_its_own():
     assert int(first.replace("-", "")[:12], 16) == BEGIN // 1_000
     assert first == child_id(EXECUTION_ID, 1, BEGIN)
     assert len({first, child_id(EXECUTION_ID, 2, BEGIN), child_id(PARENT_ID, 1, BEGIN)}) == 3
+
+
+def test_a_child_is_never_of_an_earlier_month_than_its_parent():
+    """The api of the parent and the coordinator of the child have different clocks."""
+    new_year = round(datetime(2027, 1, 1, tzinfo=UTC).timestamp() * 1_000)
+    digits = f"{new_year:012x}"
+    parent = f"{digits[:8]}-{digits[8:]}-7000-8000-000000000001"
+    a_moment_before, a_month_later = (new_year - 1) * 1_000, (new_year + 31 * 86_400_000) * 1_000
+    assert month_of(child_id(parent, 1, a_moment_before)) == month_of(parent) == "2027-01"
+    assert month_of(child_id(parent, 1, a_month_later)) == "2027-02"
 
 
 def test_a_start_that_is_refused_fails_the_node_once():
