@@ -96,6 +96,9 @@ class JournalJudge:
                 | ev.WorkRendered()
             ):
                 self._run_ended(event, where)
+            case ev.WorkTakenOver():
+                self._starts(event.key, where)
+                self._decide(event.key, where, End.SUCCEEDED, event.branch)
             case ev.RunCancelled():
                 self._free(event.key, event.run)
             case ev.BackoffEnded():

@@ -41,6 +41,7 @@ from services.api.rpc.dead_letters import DeadLetterServicer
 from services.api.rpc.examining import DefinitionExaminer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.exports import ExportServicer
+from services.api.rpc.forking import Forking
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
@@ -162,9 +163,10 @@ class ApiService:
             public=settings.public,
         )
         starting = Starting(self._starter, self._executions, self._watches, self._sampler, self._clock)
+        forking = Forking(self._starter, self._executions, self._workflows)
         explanations = Explanations(self._executions, self._reads, self._queue)
         executions = ExecutionServicer(
-            starting, self._executions, self._commands, explanations, self._watcher, self._reads, self._clock
+            starting, forking, self._executions, self._commands, explanations, self._watcher, self._reads, self._clock
         )
         examiner = DefinitionExaminer(self._checkers)
         workflows = WorkflowServicer(self._workflows, self._startables, self._reads, examiner)

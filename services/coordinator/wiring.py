@@ -40,6 +40,7 @@ from services.coordinator.app.circuits import Circuits
 from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.explainer import Explainer
+from services.coordinator.app.fork_origins import ForkOrigins
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.key_checks import check_keys
@@ -184,6 +185,8 @@ class CoordinatorService:
             definitions=definitions,
             fold=fold_journal,
             read_lists=self._loop_store.read_lists,
+            # People who look back do not wait for forks.
+            fork_origins=ForkOrigins(self._reads, JournalWalks(self._reads, definitions), self._blobs),
             granted_again=self._run_timing.granted_again,
             holder=self.name,
         )

@@ -280,6 +280,15 @@ async def _retry(calls: Calls) -> executions_pb2.RetryExecutionRequest:
     return executions_pb2.RetryExecutionRequest(execution_id=await _failed(calls), request_id=uuid.uuid4().hex)
 
 
+async def _fork(calls: Calls) -> executions_pb2.ForkExecutionRequest:
+    return executions_pb2.ForkExecutionRequest(execution_id=await _failed(calls), request_id=uuid.uuid4().hex)
+
+
+async def _forks(calls: Calls, request: Any) -> int:
+    listing = executions_pb2.ListExecutionsRequest(filter=f'origin_execution_id = "{request.execution_id}"')
+    return len((await calls("ListExecutions", listing)).executions)
+
+
 async def _requeue(calls: Calls) -> dead_letters_pb2.RequeueDeadLetterRequest:
     letter = f"{await _failed(calls)}.1"
     return dead_letters_pb2.RequeueDeadLetterRequest(dead_letter_id=letter, request_id=uuid.uuid4().hex)
@@ -308,6 +317,7 @@ CASES = {
     "PauseExecution": Case(_pause, _counted("ExecutionPaused")),
     "ResumeExecution": Case(_resume, _counted("ExecutionResumed")),
     "RetryExecution": Case(_retry, _counted("ExecutionReopened")),
+    "ForkExecution": Case(_fork, _forks),
     "RequeueDeadLetter": Case(_requeue, _counted("DeadLetterResolved")),
     "DiscardDeadLetter": Case(_discard, _counted("DeadLetterResolved")),
     "MarkDeadLetterFixed": Case(_fix, _counted("DeadLetterResolved")),

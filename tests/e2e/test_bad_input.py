@@ -38,6 +38,7 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "GetExecution": {"executionId": UNKNOWN_ID},
     "WatchExecution": {"executionId": UNKNOWN_ID},
     "CancelExecution": {"executionId": UNKNOWN_ID},
+    "ForkExecution": {"executionId": UNKNOWN_ID},
     "ListEvents": {"executionId": UNKNOWN_ID},
     "SignalExecution": {"executionId": UNKNOWN_ID, "signal": "go"},
     "GetApproval": {"approvalId": f"{UNKNOWN_ID}.1"},
@@ -305,7 +306,8 @@ async def test_case_has_its_code_and_reason(world: World, case: str) -> None:
 
 
 async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> None:
-    for name in ("GetExecution", "WatchExecution", "CancelExecution", "SignalExecution", "ListEvents", "ListRuns"):
+    of_execution = ("GetExecution", "WatchExecution", "CancelExecution", "ForkExecution", "SignalExecution")
+    for name in (*of_execution, "ListEvents", "ListRuns"):
         told = []
         for execution_id in (world.rival_execution, UNKNOWN_ID):
             _, request = asked(name, execution_id=execution_id, **({"signal": "go"} if "Signal" in name else {}))

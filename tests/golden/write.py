@@ -15,6 +15,7 @@ from services.coordinator.core.commands import (
     Discard,
     EndChild,
     FailRun,
+    FinishedWork,
     FinishLoop,
     HeartbeatRun,
     HeldWork,
@@ -282,6 +283,21 @@ def _reopened(story: Story) -> None:
     story.wake()
 
 
+def _forked(story: Story) -> None:
+    ref = OutputRef("outputs/ab/cd", "ab" * 32, 300_000)
+    story.start(
+        origin_execution_id="01931f3c-0000-7c3d-8e4f-1234567890ab",
+        origin_seq=12,
+        from_node="last",
+        finished={
+            "choose": FinishedWork(("noop@1", ""), 1, b'{"n":1}', "left", ""),
+            "left": FinishedWork(("noop@1", ""), 3, ref, "", ""),
+            "either": FinishedWork(("join@1", ""), 4, b"{}", "", "left"),
+        },
+    )
+    story.do("last")
+
+
 def _held_back(story: Story) -> None:
     story.start()
     story.assign("call")
@@ -455,6 +471,18 @@ STORIES = {
             "timeout": "1h",
         },
         _reopened,
+    ),
+    "forked": Scene(
+        {
+            "nodes": [node("choose"), node("left"), node("right"), node("either", "join@1", join="ANY"), node("last")],
+            "edges": [
+                edge("choose", "left", "left"),
+                edge("choose", "right", "right"),
+                *chain("left", "either", "last"),
+                *chain("right", "either"),
+            ],
+        },
+        _forked,
     ),
     "held_back": Scene(
         {

@@ -20,6 +20,7 @@ from services.coordinator.core.projection import (
     RUN_LEASE,
     RUN_RESULT,
 )
+from services.coordinator.store.codec import Stored, unseal
 from tests.support.memory_queue import Statement, at_once
 
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
@@ -133,6 +134,17 @@ class MemoryReads:
     def __init__(self, tables: JournalTables, run: Statement = at_once) -> None:
         self._tables = tables
         self._run = run
+
+    async def executions(self, execution_ids: Sequence[str]) -> list[dict[str, Any]]:
+        rows = self._tables.executions
+        return await self._run(lambda: [dict(rows[each]) for each in execution_ids if each in rows])
+
+    async def events(self, execution_id: str, *, after_seq: int, limit: int) -> list[Stored]:
+        def work() -> list[Stored]:
+            appends = [each for each in self._tables.journal.get(execution_id, ()) if each.last_seq > after_seq]
+            return [stored for append in appends[:limit] for stored in unseal(append.events)]
+
+        return await self._run(work)
 
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         def work() -> Mapping[str, Standing]:

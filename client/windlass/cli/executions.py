@@ -243,6 +243,7 @@ def _show(execution: Any) -> None:
         "execution": execution.id,
         "workflow": f"{execution.workflow}@{execution.version}",
         "state": render.cell(execution, "state"),
+        "fork of": execution.origin_execution_id,
         "created": render.date(execution.create_time),
         "took": render.cell(execution, "metrics.duration"),
         "input": render.compact(execution.input),

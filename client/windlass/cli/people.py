@@ -1,4 +1,5 @@
-"""What a person can do with executions that are there: pause them, let them go on, have failed work done again."""
+"""What a person can do with executions that are there: pause them, let them go on, have failed work done again, in the
+same execution or in a fork."""
 
 import uuid
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ FilterOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    for each in (pause, resume, retry):
+    for each in (pause, resume, retry, fork):
         command(app)(each)
 
 
@@ -83,12 +84,46 @@ def retry(
     _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
 
 
+def fork(
+    api: Api,
+    execution_ids: IdsArgument = None,
+    filter_: FilterOption = "",
+    from_node: Annotated[str, typer.Option(metavar="NODE", help="Do this node, and all that depends on it.")] = "",
+    version: Annotated[int, typer.Option(help="The version of the forks; 0 is that of their origin.", min=0)] = 0,
+    input_: Annotated[
+        str, typer.Option("--input", metavar="JSON", help="Another input, a JSON object; @FILE reads it from a file.")
+    ] = "",
+    same_as: Annotated[
+        str, typer.Option("--request-id", help="A second fork with the same id starts nothing new. For one execution.")
+    ] = "",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Start executions that take over what these did well."""
+    values = json_object(input_, "--input") if input_ else None
+    if same_as and (filter_ or len(execution_ids or ()) != 1 or execution_ids == ["-"]):
+        raise typer.BadParameter("it names the fork of one execution; give one id", param_hint="--request-id")
+
+    def do(execution_id: str) -> Any:
+        request = messages.ForkExecutionRequest(
+            execution_id=execution_id,
+            from_node=from_node,
+            version=version,
+            input=values,
+            request_id=same_as or str(uuid.uuid4()),
+        )
+        return api.call(request).execution
+
+    _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
+
+
 def _do(api: Api, choice: Choice, do: Any, *, as_json: bool) -> None:
     def list_all(filter_text: str) -> Sequence[str]:
         found = api.whole(messages.ListExecutionsRequest(filter=filter_text, page_size=1000))
         return [execution.id for execution in found.executions]
 
     def show(execution: Any) -> None:
-        say(f"{execution.id} {render.cell(execution, 'state')}")
+        origin = f", fork of {execution.origin_execution_id}" if execution.origin_execution_id else ""
+        say(f"{execution.id} {render.cell(execution, 'state')}{origin}")
 
     do_for_each(choice, list_all, do, render.print_json if as_json else show)

@@ -113,6 +113,11 @@ def node_not_found(execution_id: str, node: str) -> Refusal:
     return _refusal("NODE_NOT_FOUND", message, f"windlass get {execution_id}", execution_id=execution_id, node=node)
 
 
+def node_not_in_version(workflow: str, version: int, node: str) -> Refusal:
+    message = f"version {version} of the workflow has no node {node!r}"
+    return _refusal("NODE_NOT_FOUND", message, f"windlass workflow get {workflow}", workflow=workflow, node=node)
+
+
 def dead_letter_not_found(dead_letter_id: str) -> Refusal:
     message = "there is no such dead letter in this workspace"
     return _refusal("DEAD_LETTER_NOT_FOUND", message, "windlass dead-letters list", dead_letter_id=dead_letter_id)

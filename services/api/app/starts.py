@@ -26,6 +26,17 @@ from services.chassis.process.crash import crash_point
 INPUT_BYTES_MAX: Final = 256 * 1024
 
 
+class ForkOf(NamedTuple):
+    """What makes a start a fork, as the caller has asked for it."""
+
+    execution_id: str
+    from_node: str
+    # 0: that of the origin.
+    version: int
+    # None: that of the origin.
+    input: Mapping[str, Any] | None
+
+
 class StartCommand(NamedTuple):
     workflow: str
     version: int
@@ -35,6 +46,8 @@ class StartCommand(NamedTuple):
     priority: int
     # In nanoseconds; 0: no timeout.
     timeout: int
+    # None: it is no fork. All else but the request id follows from it, and from its origin.
+    fork: ForkOf | None = None
 
 
 class PreparedStart(NamedTuple):
@@ -131,5 +144,8 @@ def _shorter(one: int, other: int) -> int:
 
 def _request_hash(command: StartCommand) -> bytes:
     """Equal for two starts that are the same, whatever their trace and the time of the call."""
-    same = [*command._replace(labels=dict(command.labels), request_id="")]
+    same: list[Any] = [*command._replace(labels=dict(command.labels), request_id="")][:-1]
+    if command.fork is not None:
+        # The origin may have another newest event by now.
+        same = ["fork", *command.fork]
     return hashlib.sha256(orjson.dumps(same, option=orjson.OPT_SORT_KEYS)).digest()

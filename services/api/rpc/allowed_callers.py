@@ -52,6 +52,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/ResumeExecution": WRITE,
     f"{_EXECUTIONS}/SignalExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
+    f"{_EXECUTIONS}/ForkExecution": WRITE_DOCUMENT.with_trace(),
     f"{_EXECUTIONS}/ListEvents": READ,
     f"{_EXECUTIONS}/ExplainExecution": READ,
     f"{_RUNS}/ListRuns": READ,

@@ -17,6 +17,7 @@ from services.api.app.watching import EventWatcher
 from services.api.rpc import translate
 from services.api.rpc.explanations import explanation_of
 from services.api.rpc.filter_text import parse
+from services.api.rpc.forking import Forking
 from services.api.rpc.overrides import judge_retry, node_overrides
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
@@ -39,6 +40,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     def __init__(
         self,
         starting: Starting,
+        forking: Forking,
         executions: Executions,
         commands: Commands,
         explanations: Explanations,
@@ -47,6 +49,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         clock: Clock,
     ) -> None:
         self._starting = starting
+        self._forking = forking
         self._executions = executions
         self._commands = commands
         self._explanations = explanations
@@ -147,6 +150,13 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         )
         execution = await self._commands.reopen(caller().workspace, command, judge)
         return translate.answer(pb.RetryExecutionResponse(), execution)
+
+    async def ForkExecution(self, request: pb.ForkExecutionRequest, context: RpcCall) -> pb.ForkExecutionResponse:
+        trace = present_trace() or new_trace(sampled=False)
+        response = await self._forking.fork(request, trace)
+        if trace.sampled:
+            note_on_span(span_attributes(response))
+        return response
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: RpcCall) -> pb.ListEventsResponse:
         execution = await self._executions.find(caller().workspace, request.execution_id)

@@ -66,6 +66,7 @@ FIELDS: Final[Mapping[str, FieldKind]] = {
     "trigger.type": FieldKind.TRIGGER,
     "trigger.caller": FieldKind.TEXT,
     "parent_execution_id": FieldKind.TEXT,
+    "origin_execution_id": FieldKind.TEXT,
 }
 STATES: Final = frozenset({"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 OF_EXECUTIONS: Final = FilterFields(FIELDS, STATES, {"COMPLETED": "SUCCESS"}, has_labels=True)
@@ -116,6 +117,7 @@ def fields_of(execution: ports.ExecutionView) -> Fields:
         "error.message": shown.error.message,
         "trigger.caller": shown.trigger.caller,
         "parent_execution_id": shown.parent_execution_id,
+        "origin_execution_id": shown.origin_execution_id,
     }
     fields: dict[str, str | int | datetime] = {
         "state": Execution.State.Name(shown.state),

@@ -231,7 +231,7 @@ def _fate(refused: _Refused, known: str | Exception | None) -> _Begun | Exceptio
     return known or refused.refusal
 
 
-def span_attributes(response: Response) -> dict[str, AttributeValue]:
+def span_attributes(response: Response | executions_pb2.ForkExecutionResponse) -> dict[str, AttributeValue]:
     """People find a trace by the attributes of its root span."""
     return {
         "execution.id": response.execution.id,

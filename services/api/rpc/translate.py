@@ -41,6 +41,7 @@ Answer = TypeVar(
     executions_pb2.ResumeExecutionResponse,
     executions_pb2.SignalExecutionResponse,
     executions_pb2.RetryExecutionResponse,
+    executions_pb2.ForkExecutionResponse,
 )
 PRIORITY_DEFAULT: Final = 3
 ADMISSION: Final = "ADMISSION"
@@ -104,6 +105,32 @@ def child_item(start: PreparedStart, order: start_pb2.StartOrder) -> queue_pb2.E
     return item
 
 
+def fork_item(start: PreparedStart, origin_seq: int, caller: str, traceparent: str) -> queue_pb2.EnqueueItem:
+    """The item of a fork: as any start, with what it takes over."""
+    item = enqueue_item(start, caller, traceparent)
+    assert start.command.fork is not None
+    order = item.start
+    order.origin_execution_id, order.from_node = start.command.fork.execution_id, start.command.fork.from_node
+    order.origin_seq = origin_seq
+    return item
+
+
+def queued_view(item: queue_pb2.EnqueueItem) -> ports.ExecutionView:
+    """The execution that was just queued with this item."""
+    row = queue_pb2.Queued(start=item.start)
+    return ports.ExecutionView(item.start.execution_id, item.start.workspace, "PENDING", 0, row=row)
+
+
+def journal_seq(execution: ports.ExecutionView) -> int:
+    """The sequence of the last event of its journal. 0: no coordinator has it, so it has no journal."""
+    return 0 if execution.record is None else execution.last_seq - execution.is_given_up
+
+
+def input_of(execution: ports.ExecutionView) -> bytes:
+    content: bytes = execution.row.start.input if execution.record is None else execution.record.input
+    return content
+
+
 def answers(event: ports.EventView, asked: Mapping[str, Any]) -> bool:
     """The event answers a command with this content. A refusal does not say what was refused."""
     details = orjson.loads(event.record.details)
@@ -130,7 +157,7 @@ def answer(response: Answer, execution: ports.ExecutionView) -> Answer:
     """The answer is filled in place, so that the input and output are not copied."""
     shown = response.execution
     shown.CopyFrom(listed(execution))
-    fill(shown.input, execution.row.start.input if execution.record is None else execution.record.input)
+    fill(shown.input, input_of(execution))
     fill(shown.output, b"" if execution.record is None else execution.record.output)
     return response
 
@@ -163,6 +190,7 @@ def _queued(order: start_pb2.StartOrder) -> Execution:
         priority=order.priority,
         trigger=Execution.Trigger(type=order.trigger_type, caller=order.caller),  # type: ignore[arg-type] # by number
         parent_execution_id=order.parent_execution_id,
+        origin_execution_id=order.origin_execution_id,
         create_time=order.create_time,
         deadline_time=order.deadline_time if order.HasField("deadline_time") else None,
         trace_id="" if trace is None else trace.trace_id_hex,

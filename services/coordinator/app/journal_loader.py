@@ -26,6 +26,7 @@ from services.chassis.lease.frames import Lease
 from services.chassis.process.backoff import Backoff
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
+from services.coordinator.app.fork_origins import ForkOrigins, OriginGone, OriginNotRead
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import JOURNAL_GONE, OwnedExecutions
 from services.coordinator.app.ports import (
@@ -65,6 +66,7 @@ class JournalLoader:
         definitions: Definitions,
         fold: Fold,
         read_lists: Callable[[Execution, str], Awaitable[None]],
+        fork_origins: ForkOrigins,
         granted_again: float,
         holder: str,
     ) -> None:
@@ -75,6 +77,7 @@ class JournalLoader:
         self._definitions = definitions
         self._fold = fold
         self._read_lists = read_lists
+        self._fork_origins = fork_origins
         self._granted_again = granted_again
         self._holder = holder
         # The executions that wait for a definition, by version.
@@ -103,7 +106,7 @@ class JournalLoader:
                     await self._read(self._parts.popleft(), group)
 
     async def _read(self, batch: list[OwnedExecution], group: asyncio.TaskGroup) -> None:
-        is_read = await self._load(batch)
+        is_read = await self._load(batch, group)
         self._sort(group)
         if is_read:
             if len(batch) >= self._loads_max:
@@ -114,15 +117,15 @@ class JournalLoader:
         if len(batch) > 1:
             self._parts += [batch[at : at + size] for at in range(0, len(batch), size)]
         else:
-            group.create_task(self._read_patiently(batch[0]))
+            group.create_task(self._read_patiently(batch[0], group))
         await asyncio.sleep(self._backoff.next())
 
-    async def _read_patiently(self, owned: OwnedExecution) -> None:
+    async def _read_patiently(self, owned: OwnedExecution, group: asyncio.TaskGroup) -> None:
         """Reads a journal that could not be read alone either. Such journals share a connection."""
         backoff = Backoff()
         while True:
             async with self._patient:
-                if await self._load([owned], is_patient=True):
+                if await self._load([owned], group, is_patient=True):
                     return
             await asyncio.sleep(backoff.next())
 
@@ -180,7 +183,9 @@ class JournalLoader:
 
     # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _load(self, batch: Sequence[OwnedExecution], *, is_patient: bool = False) -> bool:
+    async def _load(
+        self, batch: Sequence[OwnedExecution], group: asyncio.TaskGroup, *, is_patient: bool = False
+    ) -> bool:
         """False: the batch must be tried again."""
         known = [owned for owned in batch if not owned.is_dropped]
         if not known:
@@ -199,14 +204,19 @@ class JournalLoader:
             return len(known) == 1
         for owned, found in zip(known, loaded, strict=True):
             if not owned.is_dropped:
-                await self._arrived(owned, found, live.keys())
+                await self._arrived(owned, found, live.keys(), group)
                 await asyncio.sleep(0)  # a long fold must not keep the beats waiting
         return True
 
-    async def _arrived(self, owned: OwnedExecution, found: Loaded, live: Container[str]) -> None:
+    async def _arrived(
+        self, owned: OwnedExecution, found: Loaded, live: Container[str], group: asyncio.TaskGroup
+    ) -> None:
         assert owned.version is not None
         if found.epoch == 0 and not owned.has_begun:
-            self._executions.begin(owned)
+            if owned.is_unprepared_fork:
+                group.create_task(self._prepare(owned))
+            else:
+                self._executions.begin(owned)
             return
         if found.epoch > owned.epoch:
             log.warning("fenced while taking over", execution_id=owned.execution_id, epoch=owned.epoch)
@@ -234,6 +244,45 @@ class JournalLoader:
             _adopted.inc()
             log.info("took over", execution_id=owned.execution_id, epoch=owned.epoch, seq=execution.seq)
             self._executions.resume(owned, Adopt(owned.epoch, self._holder, live))
+
+    # ── forks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _prepare(self, owned: OwnedExecution) -> None:
+        """A fork begins once its origin was read."""
+        backoff, failure = Backoff(), None
+        while not owned.is_dropped:
+            try:
+                await self._fork_origins.prepare(owned)
+            except DependencyUnavailable as unavailable:
+                log.warning("an origin cannot be read", execution_id=owned.execution_id, error=str(unavailable))
+                await asyncio.sleep(backoff.next())
+                continue
+            except Exception as failed:  # noqa: BLE001 - it concerns this fork alone
+                failure = failed
+            break
+        if owned.is_dropped:
+            return
+        if failure is None:
+            self._executions.begin(owned)
+        else:
+            self._go_without_origin(owned, failure)
+
+    def _go_without_origin(self, owned: OwnedExecution, failure: Exception) -> None:
+        origin_id = owned.start.origin.origin_execution_id
+        log.error("a fork cannot be prepared", execution_id=owned.execution_id, origin=origin_id, exc_info=failure)
+        match failure:
+            case OriginGone():
+                message = f"the rows of its origin {origin_id} are gone"
+                self._executions.return_lease(owned, "ORIGIN_GONE", message, permanent=True)
+            case OriginNotRead():
+                self._rest(owned, "EVENT_UNKNOWN", "", failed=False)
+            case DefinitionRefused():
+                self._go_without(owned, failure)
+            case BlobMissing() | OSError():
+                self._rest(owned, "OUTPUT_STORE", f"an output of its origin {origin_id} cannot be read", failed=True)
+            case _:
+                message = f"the journal of its origin {origin_id} cannot be read"
+                self._rest(owned, "ORIGIN_CORRUPT", message, failed=True)
 
     def _rest(self, owned: OwnedExecution, reason: str, message: str, *, failed: bool) -> None:
         def rested() -> None:

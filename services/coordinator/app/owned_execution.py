@@ -107,6 +107,12 @@ class OwnedExecution:
     wake: int = 0
 
     @property
+    def is_unprepared_fork(self) -> bool:
+        """Before it starts, its origin has to be read (`fork_origins.py`)."""
+        start = self.start
+        return bool(start.origin.origin_seq) and start.cancel is None and not start.finished
+
+    @property
     def is_stopping(self) -> bool:
         """Its runners were told to stop."""
         return self.execution is not None and self.execution.stop is not None

@@ -88,7 +88,7 @@ class OwnedExecutions:
                 self.drop(before)
             self.by_id[owned.execution_id] = owned
             owned.version = self._definitions.cached(owned.start.origin.version_id)
-            if owned.version is None or owned.is_resumed:
+            if owned.version is None or owned.is_resumed or owned.is_unprepared_fork:
                 self._load(owned)
             else:
                 self.begin(owned)

@@ -15,15 +15,19 @@ from services.coordinator.core.values import BrokenInvariant, ExecutionState, Fi
 
 def advance(turn: Turn) -> None:
     execution = turn.execution
-    while True:
-        if execution.passed_over:
-            _pass_over(turn, execution.passed_over[0])
-        elif execution.to_begin and execution.paused_by is None:
-            begin(turn, execution.to_begin[0])
-        else:
-            break
+    pass_over_all(turn)
+    while execution.to_begin and execution.paused_by is None:
+        begin(turn, execution.to_begin[0])
+        pass_over_all(turn)
     if not execution.is_going and not execution.is_final:
         _finish(turn)
+
+
+def pass_over_all(turn: Turn) -> None:
+    """Resolves the edges of work that is skipped or blocked."""
+    passed_over = turn.execution.passed_over
+    while passed_over:
+        _pass_over(turn, passed_over[0])
 
 
 def _pass_over(turn: Turn, work: Work) -> None:

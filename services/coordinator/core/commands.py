@@ -7,7 +7,7 @@ report is late or not that runner's to give.
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
@@ -114,6 +114,19 @@ class Quarantine(PersonCommand):
     notes: str = ""
 
 
+class FinishedWork(NamedTuple):
+    """Work that an execution has done well, as a fork may take it over."""
+
+    # The module of the node; and that of its body, if it is a loop.
+    module: tuple[str, str]
+    # The number of the run.
+    run: int
+    output: Value
+    branch: str
+    # The node whose outcome let it begin, if it sees the state of one path alone. Empty: it does not.
+    begun_by: str
+
+
 @dataclass(slots=True)
 class Start:
     epoch: int
@@ -128,6 +141,8 @@ class Start:
     cancel: Cancel | None = None
     # Set when the execution was paused while it waited in the queue: it starts, and nothing begins.
     pause: Pause | None = None
+    # What a fork may take over from its origin, by node.
+    finished: Mapping[str, FinishedWork] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

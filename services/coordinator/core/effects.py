@@ -103,6 +103,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.LateReportRejected()
             | ev.ControlRendered()
             | ev.WorkRendered()
+            | ev.WorkTakenOver()
             | ev.BackoffEnded()
             | ev.WaitStarted()
             | ev.WaitEnded()

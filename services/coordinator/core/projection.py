@@ -81,6 +81,7 @@ _ORIGIN = (
     "caller",
     "request_id",
     "parent_execution_id",
+    "origin_execution_id",
     "create_time",
     "traceparent",
 )

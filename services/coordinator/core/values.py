@@ -198,6 +198,12 @@ class Origin:
     runner_weight: int = 0
     # How many executions are above it: its parent, the parent of that one, and so on.
     depth: int = 0
+    # The execution that this one is a fork of. Empty: it is no fork.
+    origin_execution_id: str = ""
+    # A fork takes over what its origin had done well after the event with this sequence. 0: nothing.
+    origin_seq: int = 0
+    # A fork does this node anew, and all that depends on it. Empty: no node was named.
+    from_node: str = ""
 
 
 _NUMBERS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]+|\d+", re.IGNORECASE)

@@ -39,6 +39,8 @@ CREATE TABLE executions (
     caller text NOT NULL,
     request_id text NOT NULL,
     parent_execution_id text NOT NULL,
+    -- Empty: it is no fork.
+    origin_execution_id text NOT NULL,
     traceparent text NOT NULL,
     labels jsonb NOT NULL,
     error_node text,
@@ -60,6 +62,9 @@ CREATE INDEX executions_workspace ON executions (workspace, execution_id);
 -- The children of an execution. Filters compare this expression, and executions without a parent cost no entry.
 CREATE INDEX executions_parent ON executions (nullif(parent_execution_id, ''), execution_id)
     WHERE nullif(parent_execution_id, '') IS NOT NULL;
+-- The same for the forks of an execution.
+CREATE INDEX executions_origin ON executions (nullif(origin_execution_id, ''), execution_id)
+    WHERE nullif(origin_execution_id, '') IS NOT NULL;
 
 -- The id of a run is "<execution_id>.<number>".
 CREATE TABLE runs (

@@ -59,6 +59,7 @@ def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
     execution.priority = row["priority"]
     execution.trigger.type, execution.trigger.caller = row["trigger_type"], row["caller"]
     execution.parent_execution_id = row["parent_execution_id"]
+    execution.origin_execution_id = row["origin_execution_id"]
     put_time(execution.create_time, row["create_time"])
     put_time(execution.start_time, row["start_time"])
     put_time(execution.end_time, row["end_time"])

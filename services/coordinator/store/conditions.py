@@ -119,7 +119,7 @@ class Filtered:
 _NAMES: Final = ("state", "workflow", "version", "priority", "create_time", "start_time", "end_time")
 _EXECUTIONS: Final = Filtered(
     {
-        **{name: executions.c[name] for name in (*_NAMES, "parent_execution_id")},
+        **{name: executions.c[name] for name in (*_NAMES, "parent_execution_id", "origin_execution_id")},
         "error.type": executions.c.error_type,
         "error.node": executions.c.error_node,
         "error.message": executions.c.error_message,
@@ -133,6 +133,7 @@ _EXECUTIONS: Final = Filtered(
         "trigger.type": Execution.Trigger.TYPE_UNSPECIFIED,
         "trigger.caller": "",
         "parent_execution_id": "",
+        "origin_execution_id": "",
     },
     labels=executions.c.labels,
 )

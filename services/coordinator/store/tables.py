@@ -54,7 +54,8 @@ executions: Final = Table(
     *needed(BigInteger, "cost_tokens"),
     *needed(TIME, "create_time start_time"),
     *optional(TIME, "grant_time end_time deadline_time"),
-    *needed(Text, "state workspace workflow version_id holder caller request_id parent_execution_id traceparent"),
+    *needed(Text, "state workspace workflow version_id holder caller request_id traceparent"),
+    *needed(Text, "parent_execution_id origin_execution_id"),
     *needed(JSONB, "labels"),
     *optional(Text, "error_node error_type error_message"),
     *optional(JSONB, "summary"),
@@ -65,6 +66,8 @@ executions: Final = Table(
 Index("executions_workspace", executions.c.workspace, executions.c.execution_id)
 _PARENT: Final = func.nullif(executions.c.parent_execution_id, "")
 Index("executions_parent", _PARENT, executions.c.execution_id, postgresql_where=_PARENT.is_not(None))
+_ORIGIN: Final = func.nullif(executions.c.origin_execution_id, "")
+Index("executions_origin", _ORIGIN, executions.c.execution_id, postgresql_where=_ORIGIN.is_not(None))
 
 runs: Final = Table(
     "runs",

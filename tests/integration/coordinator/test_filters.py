@@ -35,7 +35,7 @@ TABLE_TIMES = [time for time in TIMES if time.startswith("2026")]
 COLUMNS = [
     *("execution_id", "state", "workflow", "version", "priority", "trigger_type", "caller"),
     *("create_time", "start_time", "end_time", "error_node", "error_type", "error_message"),
-    *("parent_execution_id", "labels"),
+    *("parent_execution_id", "origin_execution_id", "labels"),
 ]
 INSERT = f"""
 INSERT INTO executions ({", ".join(COLUMNS)}, epoch, last_seq, runs, retries, cost_tokens, workspace, version_id,
@@ -66,6 +66,7 @@ def row(number: int, chance: random.Random) -> dict[str, Any]:
         "error_type": chance.choice(TEXTS) if failed else None,
         "error_message": chance.choice(TEXTS) if failed else None,
         "parent_execution_id": chance.choice(TEXTS),
+        "origin_execution_id": chance.choice(TEXTS),
         "labels": orjson.dumps(labels).decode(),
     }
 

@@ -45,7 +45,8 @@ async def store(database: Database, created: datetime, end_time: datetime | None
         SELECT (jsonb_populate_record(NULL::executions, $${"epoch": 1, "last_seq": 1, "version": 1, "priority": 3,
             "trigger_type": 1, "runs": 1, "retries": 0, "cost_tokens": 0, "create_time": "now", "start_time": "now",
             "state": "", "workspace": "w", "workflow": "w", "version_id": "v", "holder": "h", "caller": "c",
-            "request_id": "", "parent_execution_id": "", "traceparent": "", "labels": {}, "input": ""}$$::jsonb
+            "request_id": "", "parent_execution_id": "", "origin_execution_id": "", "traceparent": "",
+            "labels": {}, "input": ""}$$::jsonb
             || jsonb_build_object('execution_id', %s::text, 'end_time', %s::timestamptz))).*
         """,
         (id_, end_time),

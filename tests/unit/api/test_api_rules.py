@@ -68,6 +68,7 @@ MEMBERS = {
     "Signal": WRITERS,
     "Decide": WRITERS,
     "Retry": WRITERS,
+    "Fork": WRITERS,
     "Reset": WRITERS,
     "Open": WRITERS,
     "Requeue": WRITERS,

@@ -2,17 +2,20 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
+from services.chassis.blobs import BlobMissing
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
 from services.coordinator.app import journal_loader
+from services.coordinator.app.fork_origins import OriginGone, OriginNotRead
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.ports import DefinitionRefused, JournalDamaged, Loaded, Version
@@ -49,6 +52,10 @@ class World:
         self.dropped: list[OwnedExecution] = []
         self.refused: list[tuple[str, bool]] = []
         self.failed: list[int] = []
+        self.hands_back_unfailed = False
+        self.prepared: list[OwnedExecution] = []
+        # How preparing a fork fails, one time after the other.
+        self.fork_failures: Iterator[Exception] = iter(())
         self.hard_loads: list[list[str]] = []
         # These are read neither with others nor in little time.
         self.giants: set[str] = set()
@@ -67,6 +74,7 @@ class World:
             definitions=self,
             fold=lambda *_: pytest.fail("nothing is journalled"),
             read_lists=lambda *_: pytest.fail("nothing is journalled"),
+            fork_origins=self,  # type: ignore[arg-type] # only prepares
             granted_again=16.0,
             holder="c",
         )
@@ -111,6 +119,18 @@ class World:
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
         return {}
 
+    async def prepare(self, owned: OwnedExecution) -> None:
+        """As ForkOrigins does it."""
+        self.prepared.append(owned)
+        if failure := next(self.fork_failures, None):
+            raise failure
+
+    def fork(self) -> OwnedExecution:
+        """Takes on a fork whose definition is there."""
+        (owned,) = self.take_on(1)
+        owned.start = replace(owned.start, origin=replace(owned.start.origin, origin_seq=7))
+        return owned
+
     def begin(self, owned: OwnedExecution) -> None:
         self.begun.append(owned)
 
@@ -121,7 +141,7 @@ class World:
     def return_lease(
         self, owned: OwnedExecution, reason: str, message: str, *, failed: bool = True, permanent: bool = False
     ) -> None:
-        assert failed
+        assert failed != self.hands_back_unfailed
         self.refused.append((reason, permanent))
         self.drop(owned)
 
@@ -268,3 +288,59 @@ async def test_newcomers_and_what_failed_are_read_by_turns(world: World) -> None
         later = world.arrive("there")
         await until(lambda: later in world.begun)
         assert len(world.failed) < 15
+
+
+async def test_a_fork_begins_once_its_origin_was_read(world: World) -> None:
+    world.fork_failures = iter([DependencyUnavailable("the database")])
+    async with world.running():
+        owned = world.fork()
+        await until(lambda: world.begun == [owned])
+    assert world.prepared == [owned, owned], "it is tried again"
+
+
+async def test_a_fork_that_is_lost_meanwhile_does_not_begin(world: World) -> None:
+    async with world.running():
+        owned = world.fork()
+        world.fork_failures = (_drop(owned) for _ in range(1))
+        await until(lambda: world.prepared)
+        (other,) = world.take_on(1)
+        await until(lambda: world.begun == [other])
+    assert (world.begun, world.refused) == ([other], [])
+
+
+def _drop(owned: OwnedExecution) -> Exception:
+    owned.is_dropped = True
+    return OriginGone("o")
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (OriginGone("o"), ("ORIGIN_GONE", True)),
+        (BlobMissing("b"), ("OUTPUT_STORE", False)),
+        (OSError("the disk is away"), ("OUTPUT_STORE", False)),
+        (ValueError("damaged"), ("ORIGIN_CORRUPT", False)),
+        (DefinitionRefused("VERSION_NOT_FOUND", "no", is_permanent=True), ("VERSION_NOT_FOUND", True)),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_a_fork_whose_origin_cannot_be_read_is_handed_back_with_the_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch, failure: Exception, told: tuple[str, bool]
+) -> None:
+    monkeypatch.setattr(journal_loader, "REST_SECONDS", 0.01)
+    world.fork_failures = iter([failure])
+    async with world.running():
+        world.fork()
+        await until(lambda: world.refused)
+    assert (world.refused, world.begun) == ([told], [])
+
+
+async def test_a_fork_whose_origin_a_newer_coordinator_may_read_goes_back_after_a_rest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_loader, "REST_SECONDS", 0.01)
+    world.fork_failures, world.hands_back_unfailed = iter([OriginNotRead("o")]), True
+    async with world.running():
+        world.fork()
+        await until(lambda: world.refused)
+    assert world.refused == [("EVENT_UNKNOWN", False)]

@@ -45,7 +45,7 @@ class Tables:
     async def executions(self, execution_ids: Sequence[str]) -> list[Any]:
         self.rows_read += len(execution_ids)
         row: dict[str, Any] = dict.fromkeys(
-            ("caller", "parent_execution_id", "traceparent", "workspace", "workflow"), ""
+            ("caller", "parent_execution_id", "origin_execution_id", "traceparent", "workspace", "workflow"), ""
         )
         row |= dict.fromkeys(("create_time", "start_time", "end_time", "deadline_time", "version"), 1)
         row |= dict.fromkeys(("runs", "retries", "cost_tokens", "priority", "trigger_type"), 1)

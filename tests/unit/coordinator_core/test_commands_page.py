@@ -106,8 +106,9 @@ def answer(story: Story, command: str) -> str:
 
 
 def table() -> dict[tuple[str, str], str]:
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    """The first table of the page."""
+    (first,) = [part for part in PAGE.read_text().split("\n\n") if part.startswith("| command |")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in first.splitlines()]
     head, _, *body = rows
     cells = [(row[0].strip("`"), zip(head[1:], row[1:], strict=True)) for row in body]
     return {(command, state.strip("`")): cell for command, row in cells for state, cell in row}

@@ -59,6 +59,7 @@ from services.coordinator.core.events.runs import (
     WorkLetThrough,
     WorkRendered,
     WorkSkipped,
+    WorkTakenOver,
 )
 from services.coordinator.core.events.shapes import (
     NOTHING_FOLLOWS,
@@ -93,7 +94,7 @@ _OfMessages: TypeAlias = (
     SignalReceived | SignalTaken | ApprovalRequested | ApprovalDecided | RunDeferred | OutsideAnswered
 )
 _OfCircuit: TypeAlias = WorkHeldBack | WorkLetThrough
-_OfOthers: TypeAlias = _OfPeople | LoopEvent | OfChild | _OfMessages | _OfCircuit
+_OfOthers: TypeAlias = _OfPeople | LoopEvent | OfChild | _OfMessages | _OfCircuit | WorkTakenOver
 Event: TypeAlias = _OfStart | _OfEnd | _OfRun | _OfRunEnd | _OfWork | _OfOthers
 
 __all__ = [
@@ -156,4 +157,5 @@ __all__ = [
     "WorkLetThrough",
     "WorkRendered",
     "WorkSkipped",
+    "WorkTakenOver",
 ]

@@ -57,6 +57,20 @@ class RunSucceeded(RunEvent):
 
 
 @dataclass(slots=True)
+class WorkTakenOver(RunEvent):
+    """A fork has taken the outcome of this work over from its origin (`core/forking.py`), so nobody does it here."""
+
+    output: Value
+    branch: str
+    # The number of the run in the origin.
+    origin_run: int
+    # The node whose outcome let the work begin in the origin, if it sees the state of one path alone. Empty: it does
+    # not.
+    begun_by: str
+    then: Consequences
+
+
+@dataclass(slots=True)
 class ControlRendered(RunEvent):
     """A runner rendered the config of a control node. The core goes on with the node under the same run."""
 

@@ -41,6 +41,7 @@ BOOKKEEPING: Mapping[type[ev.Event], Callable[[Execution, Any], None]] = {
     ev.RunStarted: runs.run_started,
     ev.RunProgressed: runs.run_progressed,
     ev.RunSucceeded: runs.run_succeeded,
+    ev.WorkTakenOver: runs.work_taken_over,
     ev.RunFailed: runs.run_failed,
     ev.RunLost: runs.run_lost,
     ev.RunReleased: runs.run_released,

@@ -79,6 +79,24 @@ def run_succeeded(execution: Execution, event: ev.RunSucceeded) -> None:
     apply_consequences(execution, work, event.then)
 
 
+def work_taken_over(execution: Execution, event: ev.WorkTakenOver) -> None:
+    """The work belongs to the origin, which undoes it if need be. So it is not compensable here."""
+    work = execution.work[event.key]
+    if work.state is WorkState.READY:
+        del execution.ready[work]
+    else:
+        execution.to_begin.remove(work)
+    run = new_run(execution, work, event, _SUCCESS)
+    run.is_answered = True
+    run.start_time = run.end_time = event.time
+    run.branch = event.branch
+    run.output = work.output = event.output
+    work.state = _SUCCEEDED
+    if event.begun_by:
+        work.begun_by = event.begun_by
+    apply_consequences(execution, work, event.then)
+
+
 def control_rendered(execution: Execution, event: ev.ControlRendered) -> None:
     run = execution.live.pop(event.run)
     run.timer = 0

@@ -3,6 +3,7 @@
 from services.coordinator.core.commands import Adopt, Start
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, ExecutionAdopted, ExecutionStarted
+from services.coordinator.core.forking import take_over
 from services.coordinator.core.graph import roots
 from services.coordinator.core.handlers.leasing import lose
 from services.coordinator.core.handlers.pausing import order_pause
@@ -31,6 +32,8 @@ def start(turn: Turn, command: Start) -> CommandRefusal | None:
             then=roots(execution) if begins else NOTHING_FOLLOWS,
         )
     )
+    if begins and command.finished:
+        take_over(turn, command.finished)
     if command.cancel is not None:
         order_cancel(turn, command.cancel)
     elif is_late:

@@ -250,7 +250,8 @@ class ListExecutionsRequest(_message.Message):
     """AIP-160: `state = FAILED AND workflow = "intake" AND labels.region = "eu" AND create_time > "2026-11-01T00:00:00Z"`.
 
     Fields: state, workflow, version, priority, create_time, start_time, end_time, error.type, error.node, error.message,
-    trigger.type, trigger.caller, parent_execution_id, labels.<key> (`labels."any key"`). State and trigger.type by name.
+    trigger.type, trigger.caller, parent_execution_id, origin_execution_id, labels.<key> (`labels."any key"`). State and
+    trigger.type by name.
 
     Comparisons: = != < <= > >=. State and trigger.type take only = and !=; texts are ordered by their code points.
     `:` means "has": `labels:region` and `end_time:*` are true where there is such a label or time; with another value
@@ -594,6 +595,70 @@ class RetryExecutionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RetryExecutionResponse: _TypeAlias = RetryExecutionResponse  # noqa: Y015
+
+@_typing.final
+class ForkExecutionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    FROM_NODE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    """The origin. It must be of the caller's workspace."""
+    from_node: _builtins.str
+    """The id of a node of the version that the fork has. Empty: see ForkExecution."""
+    version: _builtins.int
+    """0: that of the origin."""
+    request_id: _builtins.str
+    """Any text that the caller chooses. It is kept for 30 days, and shared with StartExecution. Empty: no repeat is
+    recognised.
+    """
+    @_builtins.property
+    def input(self) -> _struct_pb2.Struct:
+        """Must fit the version's inputSchema. Absent: that of the origin."""
+
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        from_node: _builtins.str = ...,
+        version: _builtins.int = ...,
+        input: _struct_pb2.Struct | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "from_node", b"from_node", "input", b"input", "request_id", b"request_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkExecutionRequest: _TypeAlias = ForkExecutionRequest  # noqa: Y015
+
+@_typing.final
+class ForkExecutionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    existing: _builtins.bool
+    """True: an earlier call with this request_id made the fork."""
+    @_builtins.property
+    def execution(self) -> _resources_pb2.Execution: ...
+    def __init__(
+        self,
+        *,
+        execution: _resources_pb2.Execution | None = ...,
+        existing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution", "existing", b"existing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkExecutionResponse: _TypeAlias = ForkExecutionResponse  # noqa: Y015
 
 @_typing.final
 class ListEventsRequest(_message.Message):

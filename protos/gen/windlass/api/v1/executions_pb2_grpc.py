@@ -89,6 +89,11 @@ class ExecutionServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionResponse.FromString,
                 _registered_method=True)
+        self.ForkExecution = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/ForkExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ForkExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ForkExecutionResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/windlass.api.v1.ExecutionService/ListEvents',
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListEventsRequest.SerializeToString,
@@ -200,6 +205,27 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForkExecution(self, request, context):
+        """Starts a new execution, a fork, that takes over what another one, its origin, has done well: this is in the journal of
+        the fork as WorkTakenOver, with the output, and is not done again. Everything else is done in the fork. The origin
+        stays as it is, whether it has ended or not; of one that goes on, the fork takes over what was done well when it was
+        forked. The fork has the workflow, the labels and the priority of its origin, and waits for a slot like any start.
+
+        - Without `from_node`: all that was done well is taken over, so the fork goes on from what failed or was not reached.
+        If the origin is SUCCESS, or if a new `input` is given, nothing is taken over: the fork begins at the beginning.
+        - With `from_node`: this node is done in any case, and all that depends on it.
+        - A node is taken over only if all nodes before it were taken over too, or are skipped. A node that was undone, or
+        whose failure an edge handled, is done again, and what depends on it.
+        - With another `version`: a node is taken over if it has the same id and the same module there.
+
+        Idempotent by `request_id`: a repeat answers with the first fork (`existing`), and other content under the same id is
+        ALREADY_EXISTS REQUEST_ID_REUSED. NOT_FOUND EXECUTION_NOT_FOUND, VERSION_NOT_FOUND, NODE_NOT_FOUND (the version has no
+        such node); INVALID_ARGUMENT INPUT_MISMATCH; FAILED_PRECONDITION WORKFLOW_ARCHIVED; RESOURCE_EXHAUSTED QUEUE_FULL.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEvents(self, request, context):
         """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE.
         """
@@ -267,6 +293,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.RetryExecution,
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionResponse.SerializeToString,
+            ),
+            'ForkExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ForkExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ForkExecutionResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -554,6 +585,33 @@ class ExecutionService:
             '/windlass.api.v1.ExecutionService/RetryExecution',
             windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_executions__pb2.RetryExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/ForkExecution',
+            windlass_dot_api_dot_v1_dot_executions__pb2.ForkExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.ForkExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,6 +71,23 @@ class ExecutionServiceStub:
     was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
     done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
     """
+    ForkExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ForkExecutionRequest, _executions_pb2.ForkExecutionResponse]
+    """Starts a new execution, a fork, that takes over what another one, its origin, has done well: this is in the journal of
+    the fork as WorkTakenOver, with the output, and is not done again. Everything else is done in the fork. The origin
+    stays as it is, whether it has ended or not; of one that goes on, the fork takes over what was done well when it was
+    forked. The fork has the workflow, the labels and the priority of its origin, and waits for a slot like any start.
+
+    - Without `from_node`: all that was done well is taken over, so the fork goes on from what failed or was not reached.
+      If the origin is SUCCESS, or if a new `input` is given, nothing is taken over: the fork begins at the beginning.
+    - With `from_node`: this node is done in any case, and all that depends on it.
+    - A node is taken over only if all nodes before it were taken over too, or are skipped. A node that was undone, or
+      whose failure an edge handled, is done again, and what depends on it.
+    - With another `version`: a node is taken over if it has the same id and the same module there.
+
+    Idempotent by `request_id`: a repeat answers with the first fork (`existing`), and other content under the same id is
+    ALREADY_EXISTS REQUEST_ID_REUSED. NOT_FOUND EXECUTION_NOT_FOUND, VERSION_NOT_FOUND, NODE_NOT_FOUND (the version has no
+    such node); INVALID_ARGUMENT INPUT_MISMATCH; FAILED_PRECONDITION WORKFLOW_ARCHIVED; RESOURCE_EXHAUSTED QUEUE_FULL.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListEventsRequest, _executions_pb2.ListEventsResponse]
     """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
     ExplainExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ExplainExecutionRequest, _executions_pb2.ExplainExecutionResponse]
@@ -194,6 +211,29 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
         was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
         done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def ForkExecution(
+        self,
+        request: _executions_pb2.ForkExecutionRequest,
+        context: _aio.ServicerContext[_executions_pb2.ForkExecutionRequest, _abc.Awaitable[_executions_pb2.ForkExecutionResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.ForkExecutionResponse]:
+        """Starts a new execution, a fork, that takes over what another one, its origin, has done well: this is in the journal of
+        the fork as WorkTakenOver, with the output, and is not done again. Everything else is done in the fork. The origin
+        stays as it is, whether it has ended or not; of one that goes on, the fork takes over what was done well when it was
+        forked. The fork has the workflow, the labels and the priority of its origin, and waits for a slot like any start.
+
+        - Without `from_node`: all that was done well is taken over, so the fork goes on from what failed or was not reached.
+          If the origin is SUCCESS, or if a new `input` is given, nothing is taken over: the fork begins at the beginning.
+        - With `from_node`: this node is done in any case, and all that depends on it.
+        - A node is taken over only if all nodes before it were taken over too, or are skipped. A node that was undone, or
+          whose failure an edge handled, is done again, and what depends on it.
+        - With another `version`: a node is taken over if it has the same id and the same module there.
+
+        Idempotent by `request_id`: a repeat answers with the first fork (`existing`), and other content under the same id is
+        ALREADY_EXISTS REQUEST_ID_REUSED. NOT_FOUND EXECUTION_NOT_FOUND, VERSION_NOT_FOUND, NODE_NOT_FOUND (the version has no
+        such node); INVALID_ARGUMENT INPUT_MISMATCH; FAILED_PRECONDITION WORKFLOW_ARCHIVED; RESOURCE_EXHAUSTED QUEUE_FULL.
         """
 
     @_abc_1.abstractmethod

@@ -65,6 +65,9 @@ class StartOrder(_message.Message):
     WATCHER_FIELD_NUMBER: _builtins.int
     RUNNER_WEIGHT_FIELD_NUMBER: _builtins.int
     DEPTH_FIELD_NUMBER: _builtins.int
+    ORIGIN_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    ORIGIN_SEQ_FIELD_NUMBER: _builtins.int
+    FROM_NODE_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """A UUIDv7, minted by api."""
     workspace: _builtins.str
@@ -94,6 +97,12 @@ class StartOrder(_message.Message):
     """
     depth: _builtins.int
     """How many executions are above this one: its parent, the parent of that one, and so on. Absent: it has no parent."""
+    origin_execution_id: _builtins.str
+    """The execution that this one is a fork of. Empty: it is no fork."""
+    origin_seq: _builtins.int
+    """A fork takes over what its origin had done well after the event with this sequence. 0: it takes over nothing."""
+    from_node: _builtins.str
+    """A fork does this node anew, and all that depends on it. Empty: the caller has named no node."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -123,10 +132,13 @@ class StartOrder(_message.Message):
         watcher: _builtins.str = ...,
         runner_weight: _builtins.int = ...,
         depth: _builtins.int = ...,
+        origin_execution_id: _builtins.str = ...,
+        origin_seq: _builtins.int = ...,
+        from_node: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "depth", b"depth", "execution_id", b"execution_id", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "runner_weight", b"runner_weight", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "depth", b"depth", "execution_id", b"execution_id", "from_node", b"from_node", "input", b"input", "labels", b"labels", "origin_execution_id", b"origin_execution_id", "origin_seq", b"origin_seq", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "runner_weight", b"runner_weight", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
