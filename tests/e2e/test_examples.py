@@ -30,8 +30,9 @@ from examples.workflows.crm import Contacts
 from tests.support.api import Client
 from tests.support.probe import eventually, until
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import approvals_pb2, dead_letters_pb2, resources_pb2
+from windlass.api.v1 import approvals_pb2, dead_letters_pb2, exports_pb2, resources_pb2
 from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from windlass.api.v1.exports_pb2_grpc import ExportServiceStub
 from windlass.cli.app import app
 from windlass.definition.parsing import Format, parse
 
@@ -116,7 +117,17 @@ class Reader:
         """The execution at its end."""
         for line in commands:
             await self._type(line)
-        return await self._client.end_of(self._execution_id)
+        ended = await self._client.end_of(self._execution_id)
+        await self._replays()
+        return ended
+
+    async def _replays(self) -> None:
+        """The journal adds up to what was recorded, whatever has happened in it."""
+        stub: Any = ExportServiceStub(self._stack.channel())
+        request = exports_pb2.ReplayExecutionRequest(execution_id=self._execution_id)
+        replay = (await self._client.call(stub.ReplayExecution, request)).replay
+        assert not replay.HasField("first_difference"), replay
+        assert replay.recorded_hash == replay.replayed_hash != ""
 
     async def _type(self, line: str) -> None:
         for place, own in self._places.items():

@@ -8,6 +8,7 @@ counts what each check has looked at.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,8 @@ from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.fold import apply
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS, execution_row, run_row
+from services.coordinator.core.recorded_rows import TABLE_COLUMNS, columns_of, value_text
+from services.coordinator.core.replaying import Replay
 from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import SETTLED, Execution, WorkState
 from services.coordinator.core.values import SECOND, WorkKey
@@ -338,9 +341,30 @@ class Invariants:
                 self._check(not missing, "S4", f"{execution_id} has ended without the effects of {missing}")
             replayed = fold_journal(execution_id, execution.definition, [row.events for row in fold.rows])
             self._check(execution_row(replayed) == execution_row(execution), "S6", f"{execution_id} folds differently")
+            self._check_replay(execution_id, fold)
             self._check(fold.rows == world.journal.journal[execution_id], "S1", f"rows of {execution_id} have changed")
         for start in world.starts:
             self._check_repeats(start)
+
+    def _check_replay(self, execution_id: str, fold: Fold) -> None:
+        """The journal adds up to the rows that were stored, all of them."""
+        tables = self._world.journal
+        replay = Replay(execution_id, fold.execution.definition)
+        for row in fold.rows:
+            for stored in unseal(row.events):
+                assert isinstance(stored.event, ev.Event)
+                replay.take(stored.seq, stored.event)
+        found = {("executions", 0): tables.executions[execution_id]}
+        for table in ("runs", "approvals", "dead_letters"):
+            rows = getattr(tables, table)
+            found |= {(table, number): row for (id_, number), row in sorted(rows.items()) if id_ == execution_id}
+        comparison = replay.comparison()
+        for (table, number), stored_row in found.items():
+            columns = columns_of(table, [stored_row[column] for column in TABLE_COLUMNS[table]])
+            comparison.take((table, number), json.loads(value_text(columns)))
+        result = comparison.result()
+        is_same = result.first_difference is None and result.recorded_hash == result.replayed_hash
+        self._check(is_same, "S6", f"{execution_id} replays to something else: {result}")
 
     def _is_excused(self, fold: Fold, execution_id: str, start: Any) -> bool:
         execution = fold.execution

@@ -28,7 +28,9 @@ def export(
         bool, typer.Option("--without-outputs", help="Leave out the outputs that are too large for the journal.")
     ] = False,
 ) -> None:
-    """Print an execution as a file: its definition, its journal, and its large outputs. Redirect it: > FILE."""
+    """Print an execution as a file.
+
+    The file has its definition, its journal, and its large outputs."""
     request = messages.ExportExecutionRequest(execution_id=execution_id)
     for answer in _stub(api).ExportExecution(request, metadata=api.metadata(), timeout=_SECONDS):
         for part in answer.parts:
@@ -42,7 +44,9 @@ def replay(
     subject: Annotated[str, typer.Argument(metavar="FILE|EXECUTION_ID", help="An exported file, or an execution.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Fold a journal with the present code, and compare with what was recorded. Exit code 1 if anything differs."""
+    """Fold a journal again, and compare with what was recorded.
+
+    The present code folds it. Exit code 1 if anything differs."""
     if Path(subject).exists():
         answer = _sent(api, Path(subject), messages.ReplayExportRequest, "ReplayExport").replay
     else:

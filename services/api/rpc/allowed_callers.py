@@ -76,8 +76,8 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_APPROVALS}/DecideApproval": WRITE,
     f"{_EXPORTS}/ExportExecution": READ.within(OUTPUT_SECONDS_MAX),
     f"{_EXPORTS}/ReplayExecution": READ.within(OUTPUT_SECONDS_MAX),
-    # Its messages have a share of one document each; the handler bounds them together.
-    f"{_EXPORTS}/ReplayExport": READ_DOCUMENT.within(OUTPUT_SECONDS_MAX).judging_text(),
+    # Each message has the size of a document; the handler bounds all together.
+    f"{_EXPORTS}/ReplayExport": READ_DOCUMENT.within(OUTPUT_SECONDS_MAX),
     f"{_CIRCUITS}/ListCircuits": READ,
     f"{_CIRCUITS}/GetCircuit": READ,
     f"{_CIRCUITS}/ResetCircuit": WRITE,
