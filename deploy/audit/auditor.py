@@ -20,8 +20,10 @@ from deploy.audit import admission
 from deploy.audit.findings import Findings
 from deploy.audit.journals import AuditedGrant, JournalJudge
 from deploy.audit.projections import compare, compare_dead_letters
+from deploy.audit.states import differences
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.raw_pipeline import Rows
+from services.coordinator.app.ports import Snapshot, SnapshotDamaged
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event, ExecutionStarted
@@ -31,6 +33,7 @@ from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Origin
 from services.coordinator.store.codec import CorruptRecord, Stored, unseal
 from services.coordinator.store.columns import selected, uuid_array
+from services.coordinator.store.snapshots import FORMAT, restored, whole
 
 CONNECT_SECONDS: Final = 10
 _BATCH: Final = 500
@@ -56,10 +59,15 @@ _DEAD_LETTERS: Final = f"""
 SELECT {selected("d", DEAD_LETTER_COLUMNS)} FROM coordinator.dead_letters d WHERE execution_id = ANY(%s::uuid[])
 ORDER BY execution_id, number
 """
+# Those that this version can read.
+_SNAPSHOTS: Final = """
+SELECT execution_id::text, last_seq, format, is_whole, data FROM coordinator.snapshots
+WHERE execution_id = ANY(%s::uuid[]) AND format = %s ORDER BY execution_id, last_seq
+"""
 _ALIEN: Final = """
 SELECT DISTINCT t.execution_id::text FROM (
     SELECT execution_id FROM coordinator.journal UNION ALL SELECT execution_id FROM coordinator.runs
-    UNION ALL SELECT execution_id FROM coordinator.approvals
+    UNION ALL SELECT execution_id FROM coordinator.approvals UNION ALL SELECT execution_id FROM coordinator.snapshots
 ) t
 WHERE NOT EXISTS (SELECT FROM coordinator.executions e WHERE e.execution_id = t.execution_id)
 """
@@ -116,13 +124,27 @@ class Auditor:
         journals, runs = _by_id(await self._fetch(_EVENTS, ids)), _by_id(await self._fetch(_RUNS, ids))
         approvals = _by_id(await self._fetch(_APPROVALS, ids))
         dead_letters = _by_id(await self._fetch(_DEAD_LETTERS, ids))
+        snapshots = _by_id(await self._fetch(_SNAPSHOTS, (*ids, FORMAT)))
         for row in rows:
-            execution = await self._judge_one(row[0], journals[row[0]], row, runs[row[0]], approvals[row[0]])
+            execution = await self._judge_one(
+                row[0],
+                journals[row[0]],
+                row,
+                runs[row[0]],
+                approvals[row[0]],
+                whole([Snapshot(*each[1:]) for each in snapshots[row[0]]]),
+            )
             if execution is not None:
                 compare_dead_letters(execution, dead_letters[row[0]], self._findings)
 
     async def _judge_one(
-        self, id_: str, records: Rows, row: tuple[Any, ...], run_rows: Rows, approval_rows: Rows
+        self,
+        id_: str,
+        records: Rows,
+        row: tuple[Any, ...],
+        run_rows: Rows,
+        approval_rows: Rows,
+        snapshots: Sequence[Snapshot],
     ) -> Execution | None:
         """A journal that breaks a promise is not folded, or one breach would look like many."""
         findings, before = self._findings, self._findings.broken_count
@@ -145,6 +167,8 @@ class Auditor:
         try:
             for event in events:
                 apply(execution, event)
+                if snapshots and execution.seq == snapshots[-1].last_seq:
+                    self._compare_snapshot(execution, snapshots)
         except Exception as failure:  # noqa: BLE001 - whatever it is, this journal does not fold
             findings.broke("S6", f"{id_} does not fold: {failure!r}")
             return None
@@ -152,6 +176,15 @@ class Auditor:
         if not execution.is_final:
             self._holders[id_] = judge.grants[-1]
         return execution
+
+    def _compare_snapshot(self, execution: Execution, records: Sequence[Snapshot]) -> None:
+        id_, seq = execution.execution_id, execution.seq
+        try:
+            apart = differences(execution, restored(id_, execution.definition, records))
+        except SnapshotDamaged as damaged:
+            self._findings.broke("S6", f"{id_}: the snapshot of event {seq} cannot be read: {damaged}")
+        else:
+            self._findings.check("S6", not apart, f"{id_}: the snapshot of event {seq} differs in {apart}")
 
     def _decoded(self, id_: str, records: Rows) -> list[Stored]:
         decoded: list[Stored] = []

@@ -74,9 +74,10 @@ from services.coordinator.rpc.watch import WatchHub
 from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
 from services.coordinator.store.circuits import PostgresCircuits
-from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
+from services.coordinator.store.journal import LOADING, PostgresJournal, take_up
 from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
+from services.coordinator.store.snapshots import SnapshotLog
 from services.rendering.children import RenderingChildren
 from windlass.coordinator.v1 import (
     circuits_pb2_grpc,
@@ -183,7 +184,7 @@ class CoordinatorService:
             executions=self._executions,
             journal=self._journal,
             definitions=definitions,
-            fold=fold_journal,
+            fold=functools.partial(take_up, events_each=self._settings.snapshot_events),
             read_lists=self._loop_store.read_lists,
             # People who look back do not wait for forks.
             fork_origins=ForkOrigins(self._reads, JournalWalks(self._reads, definitions), self._blobs),
@@ -263,6 +264,8 @@ class CoordinatorService:
             dispatch=self._dispatch,
             codec=codec,
             clock=self._clock,
+            begin_snapshots=functools.partial(SnapshotLog, events_each=self._settings.snapshot_events),
+            snapshot_events=self._settings.snapshot_events,
         )
 
     def _new_server(self) -> GrpcServer:

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from deploy.audit.states import differences
 from services.chassis.lease.timing import RUN
 from services.coordinator.core import events as ev
 from services.coordinator.core.circuits import CircuitState
@@ -26,6 +27,7 @@ from services.coordinator.core.state import SETTLED, Execution, WorkState
 from services.coordinator.core.values import SECOND, WorkKey
 from services.coordinator.store.codec import UnknownEvent, unseal
 from services.coordinator.store.journal import fold_journal
+from services.coordinator.store.snapshots import restored
 from services.dispatcher.core.items import State
 from tests.simulation.ledger import Call
 from tests.simulation.loop import Host
@@ -55,6 +57,8 @@ class Fold:
     def __init__(self, execution: Execution) -> None:
         self.execution = execution
         self.rows: list[JournalRow] = []
+        # How many records of its snapshots were looked at.
+        self.records = 0
         self.epoch = 0
         # The kinds of events that messages have led to.
         self.messages: set[tuple[str, str]] = set()
@@ -107,8 +111,19 @@ class Invariants:
             fold = self._folds.get(execution_id)
             for row in rows[len(fold.rows) if fold else 0 :]:
                 self._check_row(execution_id, row)
+        self._check_snapshots()
         for execution_id, values in tables.executions.items():
             self._fences[execution_id] = max(self._fences.get(execution_id, 0), values["epoch"])
+
+    def _check_snapshots(self) -> None:
+        """Records come with an append, so they are compared with the fold up to it."""
+        for execution_id, records in self._world.journal.snapshots.items():
+            fold = self._folds[execution_id]
+            new, fold.records = records[fold.records :], len(records)
+            if new and new[-1].is_whole:
+                again = restored(execution_id, fold.execution.definition, records)
+                apart = differences(fold.execution, again)
+                self._check(not apart, "S6", f"the snapshot of {execution_id} differs in {apart}")
 
     def _check_queue(self) -> None:
         going: Counter[str] = Counter()

@@ -24,7 +24,7 @@ from services.runner.wiring import RunnerService
 from tests.simulation.ledger import declare_modules
 from tests.simulation.loop import Host
 from tests.simulation.network import Channels, Server
-from tests.simulation.settings import CIRCUIT_PERMITS
+from tests.simulation.settings import CIRCUIT_PERMITS, SNAPSHOT_EVENTS
 from tests.support.memory_circuits import MemoryCircuits
 from tests.support.memory_journal import MemoryJournal, MemoryReads
 from tests.support.memory_mailbox import MemoryHousekeeping, MemoryMailbox
@@ -118,6 +118,7 @@ class SimulatedCoordinator(CoordinatorService):
                 circuit_cool_down_seconds_max=1.0,
                 circuit_permits=CIRCUIT_PERMITS,
                 circuit_permit_seconds=2.0,
+                snapshot_events=SNAPSHOT_EVENTS,
                 drain_seconds=5.0,
             )
         )

@@ -6,3 +6,5 @@ from typing import Final
 SCALE: Final = 0.2
 # How many probes of a target may be under way at once.
 CIRCUIT_PERMITS: Final = 2
+# Executions of the simulation are short, and most of them have snapshots with this.
+SNAPSHOT_EVENTS: Final = 7

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from services.chassis.lease.frames import Lease
-from services.coordinator.app.ports import Append, Fence, Loaded, RunName, RunStanding, Standing
+from services.coordinator.app.ports import Append, Fence, Loaded, RunName, RunStanding, Snapshot, Standing
 from services.coordinator.core.projection import (
     APPROVAL_CHANGING,
     APPROVAL_COLUMNS,
@@ -21,6 +21,7 @@ from services.coordinator.core.projection import (
     RUN_RESULT,
 )
 from services.coordinator.store.codec import Stored, unseal
+from services.coordinator.store.snapshots import FORMAT, whole
 from tests.support.memory_queue import Statement, at_once
 
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
@@ -49,6 +50,7 @@ class JournalRow(NamedTuple):
 @dataclass
 class JournalTables:
     journal: dict[str, list[JournalRow]] = field(default_factory=dict)
+    snapshots: dict[str, list[Snapshot]] = field(default_factory=dict)
     executions: dict[str, dict[str, Any]] = field(default_factory=dict)
     runs: dict[RunName, dict[str, Any]] = field(default_factory=dict)
     approvals: dict[RunName, dict[str, Any]] = field(default_factory=dict)
@@ -91,6 +93,8 @@ class MemoryJournal:
             changing = EXECUTION_REOPENED if append.is_reopened else EXECUTION_CHANGING
             row |= _named((*changing, "summary"), append.execution)
         tables.journal.setdefault(id_, []).append(JournalRow(append.last_seq, append.epoch, append.entry))
+        if append.snapshot is not None:
+            tables.snapshots.setdefault(id_, []).append(append.snapshot)
         for columns, runs in (((*RUN_LEASE, "effect_key"), append.leased), ((*RUN_COLUMNS, "effect_key"), append.made)):
             for values in runs:
                 made = _named(columns, values)
@@ -109,20 +113,25 @@ class MemoryJournal:
             known |= {name: letter[name] for name in _RESOLUTION}
         return True
 
-    async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
-        return await self._run(lambda: self.load_now(leases))
+    async def load(
+        self, leases: Sequence[Lease], *, is_patient: bool, from_first_event: bool = False
+    ) -> Sequence[Loaded]:
+        return await self._run(lambda: self.load_now(leases, "" if from_first_event else FORMAT))
 
-    def load_now(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        return [self._load(lease) for lease in leases]
+    def load_now(self, leases: Sequence[Lease], readable: str = FORMAT) -> Sequence[Loaded]:
+        return [self._load(lease, readable) for lease in leases]
 
-    def _load(self, lease: Lease) -> Loaded:
+    def _load(self, lease: Lease, readable: str) -> Loaded:
         row = self._tables.executions.get(lease.lease_id)
         if row is None:
             return Loaded(0, ())
         row["epoch"] = max(row["epoch"], lease.epoch)
         if row["epoch"] != lease.epoch:
             return Loaded(row["epoch"], ())
-        return Loaded(lease.epoch, [each.events for each in self._tables.journal.get(lease.lease_id, ())])
+        records = whole([each for each in self._tables.snapshots.get(lease.lease_id, ()) if each.format == readable])
+        last_seq = records[-1].last_seq if records else 0
+        rows = self._tables.journal.get(lease.lease_id, ())
+        return Loaded(lease.epoch, [row.events for row in rows if row.last_seq > last_seq], records)
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
         return await self._run(lambda: self._live_instances(granted_again))

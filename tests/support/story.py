@@ -1,7 +1,7 @@
 """Drives one execution through the pure core: *given* some history, *when* a command, *then* these events.
 
 After each command, the laws are checked (`check`), so every test of the core tests them too: the stored bytes fold to
-the same rows, a decision is complete, and nothing stands still.
+the same rows, the snapshots add up to the same state, a decision is complete, and nothing stands still.
 """
 
 from collections.abc import Sequence
@@ -44,6 +44,7 @@ from services.coordinator.core.state import Execution, WorkState, unsettled
 from services.coordinator.core.summary import summary
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
+from tests.support.snapshots import FollowedSnapshots
 from windlass.definition.examination import examine
 
 SECOND = 1_000_000
@@ -106,6 +107,7 @@ class Story:
         # The rows of the stored journal, one for each decision that had events.
         self.stored: list[bytes] = []
         self.effects: list[Any] = []
+        self.snapshots = FollowedSnapshots(self.execution, 25)
         self.now = BEGIN
 
     def again(self) -> "Story":
@@ -114,6 +116,7 @@ class Story:
         other.definition, other.now, other.effects = self.definition, self.now, []
         other.journal, other.stored = list(self.journal), list(self.stored)
         other.execution = fold(Execution(EXECUTION_ID, self.definition), self.journal)
+        other.snapshots = FollowedSnapshots(other.execution, 0)
         return other
 
     # When
@@ -134,6 +137,7 @@ class Story:
         """Append emitted events to the journal."""
         if events:
             self._store(events)
+            self.snapshots.appended(self.execution, events)
         self.effects = [effect for event in events for effect in effects(self.execution, event)]
         # The caller of the core writes the rows of the runs that the events name, and no others.
         named = {getattr(event, "run", 0) for event in events}

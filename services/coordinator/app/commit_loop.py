@@ -15,7 +15,7 @@ commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
@@ -31,7 +31,8 @@ from services.coordinator.app.circuits import Circuits
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import JOURNAL_GONE, OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
-from services.coordinator.app.ports import AppendRejected, Dispatch, Fence, Journal, JournalCodec
+from services.coordinator.app.ports import AppendRejected, Dispatch, Fence, Journal, JournalCodec, SnapshotLog
+from services.coordinator.core.state import Execution
 
 log = logger(__name__)
 
@@ -40,6 +41,8 @@ _EXECUTIONS_MAX: Final = 500
 # Bytes of events in one batch. Results have up to 256 KiB each and are written twice, and an append that takes longer
 # than the journal's connection waits would never be written.
 BYTES_MAX: Final = 8 * 1024 * 1024
+# Snapshots in one batch. Each takes a few ms, which the other executions wait for.
+_SNAPSHOTS_MAX: Final = 4
 _POLL_SECONDS: Final = 1.0
 _NO_ROW: Final = Fence(0, 0)
 
@@ -62,7 +65,10 @@ class CommitLoop:
         dispatch: Dispatch,
         codec: JournalCodec,
         clock: Clock,
+        begin_snapshots: Callable[[Execution], SnapshotLog],
+        snapshot_events: int,
     ) -> None:
+        """An execution has snapshots from its event number `snapshot_events` on."""
         self._executions = executions
         self._assigner = assigner
         self._circuits = circuits
@@ -71,6 +77,8 @@ class CommitLoop:
         self._dispatch = dispatch
         self._codec = codec
         self._clock = clock
+        self._begin_snapshots = begin_snapshots
+        self._snapshot_events = snapshot_events
         self._pacer = AdaptivePacer(clock)
         self._is_leaving = False
         self._at_rest = asyncio.Event()
@@ -102,6 +110,7 @@ class CommitLoop:
             self._assign(batch, now)
         if not batch:
             return
+        self._add_snapshots(batch.values())
         written = await self._write([pending for pending in batch.values() if pending.events])
         unchanged = [pending for pending in batch.values() if not pending.events and not pending.owned.is_dropped]
         self._after_commit.run([*written, *unchanged])
@@ -181,6 +190,19 @@ class CommitLoop:
         self._executions.drop(pending.owned)
         self._executions.send_away(each.source for each in pending.inputs)
 
+    def _add_snapshots(self, batch: Collection[PendingAppend]) -> None:
+        """Long executions write now and then what their journals add up to."""
+        room = _SNAPSHOTS_MAX
+        for pending in batch:
+            execution, owned = pending.execution, pending.owned
+            if execution.seq < self._snapshot_events or not pending.events:
+                continue
+            if owned.snapshots is None:
+                owned.snapshots = self._begin_snapshots(execution)
+            if room:
+                pending.snapshot = owned.snapshots.due(execution)
+                room -= pending.snapshot is not None
+
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _write(self, batch: list[PendingAppend], backoff: Backoff | None = None) -> list[PendingAppend]:
@@ -226,9 +248,14 @@ class CommitLoop:
         except Exception as failure:
             # One execution does not fit into rows. It is found by halving, like one that the database rejects.
             raise AppendRejected("an execution does not fit into its rows") from failure
+        has_snapshot = any(append.snapshot is not None for append in appends)
         crash_point("coordinator.append.before")
+        if has_snapshot:
+            crash_point("coordinator.snapshot.before")
         began = self._clock.monotonic()
         refused = await self._journal.append(appends)
+        if has_snapshot:
+            crash_point("coordinator.snapshot.after")
         crash_point("coordinator.append.after")
         _flush_seconds.observe(self._clock.monotonic() - began)
         _flush_size.observe(len(appends))

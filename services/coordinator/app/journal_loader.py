@@ -35,6 +35,8 @@ from services.coordinator.app.ports import (
     Journal,
     JournalDamaged,
     Loaded,
+    SnapshotDamaged,
+    TakenUp,
     UnknownEvents,
 )
 from services.coordinator.core.commands import Adopt
@@ -52,9 +54,9 @@ REST_SECONDS: Final = 5.0
 _adopted = counter("coordinator_executions_adopted_total", "Executions taken over from another holder.")
 
 
-# Folds a journal, given the execution's id and the rows. Raises UnknownEvents; any other exception means that the
-# journal is damaged.
-Fold = Callable[[str, Definition, Sequence[bytes]], Execution]
+# Folds a journal, given the execution's id and what was loaded of it. It raises UnknownEvents or SnapshotDamaged. Any
+# other exception means that the journal is damaged.
+Fold = Callable[[str, Definition, Loaded], TakenUp]
 
 
 class JournalLoader:
@@ -222,15 +224,18 @@ class JournalLoader:
             log.warning("fenced while taking over", execution_id=owned.execution_id, epoch=owned.epoch)
             self._executions.drop(owned)
             return
-        if not found.events:
+        if not (found.events or found.snapshots):
             self._gone(owned)
             return
         try:
-            execution = self._fold(owned.execution_id, owned.version.definition, found.events)
+            execution, owned.snapshots = await self._folded(owned, owned.version.definition, found)
             await self._read_lists(execution, owned.start.origin.workspace)
         except (BlobMissing, OSError) as failure:
             log.error("the list of a loop cannot be read", execution_id=owned.execution_id, why=type(failure).__name__)
             self._rest(owned, "OUTPUT_STORE", "the list of a loop cannot be read from the output store", failed=True)
+        except DependencyUnavailable as failure:
+            log.warning("a journal cannot be read", execution_id=owned.execution_id, error=str(failure))
+            self._parts.append([owned])
         except UnknownEvents as unknown:
             log.error("a journal of a newer version", execution_id=owned.execution_id, error=str(unknown))
             self._rest(owned, "EVENT_UNKNOWN", "", failed=False)
@@ -283,6 +288,15 @@ class JournalLoader:
             case _:
                 message = f"the journal of its origin {origin_id} cannot be read"
                 self._rest(owned, "ORIGIN_CORRUPT", message, failed=True)
+
+    async def _folded(self, owned: OwnedExecution, definition: Definition, found: Loaded) -> TakenUp:
+        try:
+            return self._fold(owned.execution_id, definition, found)
+        except SnapshotDamaged as damaged:
+            log.error("a snapshot is passed over", execution_id=owned.execution_id, error=str(damaged))
+        lease = Lease(owned.execution_id, owned.epoch)
+        (found,) = await self._journal.load([lease], is_patient=True, from_first_event=True)
+        return self._fold(owned.execution_id, definition, found)
 
     def _rest(self, owned: OwnedExecution, reason: str, message: str, *, failed: bool) -> None:
         def rested() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.tracing import TraceContext
-from services.coordinator.app.ports import Version
+from services.coordinator.app.ports import SnapshotLog, Version
 from services.coordinator.core.commands import Command, Start
 from services.coordinator.core.state import Execution, Obligation
 from services.coordinator.core.values import Instant
@@ -87,6 +87,8 @@ class OwnedExecution:
     is_loading: bool = False
     execution: Execution | None = None
     version: Version | None = None
+    # None: it is too short for snapshots.
+    snapshots: SnapshotLog | None = None
     # Mailbox messages that came with the grant and are not in the inbox yet.
     granted_messages: tuple[ReceivedMessage, ...] = ()
     # Commands for the next batch, oldest first.

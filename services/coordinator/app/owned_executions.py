@@ -116,7 +116,7 @@ class OwnedExecutions:
     def reload(self, owned: OwnedExecution) -> None:
         """Its journal turned out not to be empty."""
         self.places.forget(owned)
-        owned.execution = None
+        owned.execution = owned.snapshots = None
         self._load(owned)
 
     def _load(self, owned: OwnedExecution) -> None:

@@ -10,7 +10,7 @@ import orjson
 from services.chassis.session.server import ServerSession
 from services.coordinator.app.assigning import Assignment
 from services.coordinator.app.owned_execution import CommandSource, Input, OwnedExecution
-from services.coordinator.app.ports import Append, JournalCodec
+from services.coordinator.app.ports import Append, JournalCodec, Snapshot
 from services.coordinator.app.trace_segments import run_context
 from services.coordinator.core.commands import (
     Adopt,
@@ -90,6 +90,8 @@ class PendingAppend:
         # Some work was to be leased but failed, because no runner can take its inputs.
         self.has_failed_some = False
         self.is_adoption = False
+        # A record of the state after this append.
+        self.snapshot: Snapshot | None = None
         # The dispatcher was told that the execution is finished or parked.
         self.has_left = False
 
@@ -145,6 +147,8 @@ class PendingAppend:
             self.effects += effects(execution, event)
             if number := getattr(event, "run", 0):
                 self.runs[number] = execution.runs[number - 1]
+        if self.owned.snapshots is not None:
+            self.owned.snapshots.note(execution, decision.events)
         return decision.refusal
 
     def assign(self, given: Sequence[Assignment], now: int) -> bool:
@@ -215,6 +219,7 @@ class PendingAppend:
             approvals,
             is_reopened,
             self._dead_letters() if execution.dead_letters else (),
+            self.snapshot,
         )
 
     def completion_token(self, run: Run) -> str:

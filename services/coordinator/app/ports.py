@@ -25,6 +25,34 @@ class JournalCodec(Protocol):
         ...
 
 
+class Snapshot(NamedTuple):
+    """A record of what the journal adds up to, up to an event (`store/snapshots.py`)."""
+
+    last_seq: int
+    # Only a coordinator with the same format can read it.
+    format: str
+    # Together with the records before it, it has all of the state.
+    is_whole: bool
+    data: bytes
+
+
+class SnapshotLog(Protocol):
+    """The snapshots of one execution that is owned here."""
+
+    def note(self, execution: Execution, events: Iterable[Event], /) -> None:
+        """These events were applied."""
+        ...
+
+    def due(self, execution: Execution, /) -> Snapshot | None:
+        """The record that the append which brings the journal to this state has to bring too, if it is to bring one. It
+        is asked for once for each append."""
+        ...
+
+
+class SnapshotDamaged(Exception):
+    """The journal has to be folded from its first event."""
+
+
 class Append(NamedTuple):
     """The addition of one execution to the journal in one commit, fenced by (epoch, from_seq). It is written whole or
     not at all."""
@@ -53,6 +81,8 @@ class Append(NamedTuple):
     is_reopened: bool = False
     # New and resolved dead letters: DEAD_LETTER_COLUMNS.
     dead_letters: Sequence[tuple[Any, ...]] = ()
+    # Few appends bring one.
+    snapshot: Snapshot | None = None
 
 
 class Fence(NamedTuple):
@@ -79,7 +109,16 @@ class Loaded(NamedTuple):
     was asked for, and there are no events. `epoch` 0: nothing is journalled."""
 
     epoch: int
+    # The rows after the newest whole record of `snapshots`, or all rows.
     events: Sequence[bytes]
+    # The records of the newest snapshot that this version can read, the last of them whole.
+    snapshots: Sequence[Snapshot] = ()
+
+
+class TakenUp(NamedTuple):
+    execution: Execution
+    # None: the execution has no snapshot yet.
+    log: SnapshotLog | None
 
 
 class Standing(NamedTuple):
@@ -155,9 +194,11 @@ class Journal(Protocol):
         """
         ...
 
-    async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
+    async def load(
+        self, leases: Sequence[Lease], *, is_patient: bool, from_first_event: bool = False
+    ) -> Sequence[Loaded]:
         """Raises each fence to the epoch of the lease and reads the journals, in the order of `leases`. A patient load
-        has much more time, on a connection of its own."""
+        has much more time, on a connection of its own. `from_first_event` leaves the snapshots out."""
         ...
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:

@@ -1,6 +1,6 @@
 -- The tables of the coordinator: the journal, which is the truth, its projections, and the runners that are connected.
 --
--- The four big tables are partitioned by the time inside their UUIDv7 key, one partition a month, so that retention
+-- The big tables are partitioned by the time inside their UUIDv7 key, one partition a month, so that retention
 -- only drops partitions. A loop makes them ahead. Rows without one go to the default partition, which is empty in a
 -- healthy system. No column that changes has an index; together with the fill factor this keeps updates in their page.
 
@@ -11,6 +11,18 @@ CREATE TABLE journal (
     last_seq integer NOT NULL CHECK (last_seq > 0),
     epoch bigint NOT NULL,
     events bytea NOT NULL,
+    PRIMARY KEY (execution_id, last_seq)
+) PARTITION BY RANGE (execution_id);
+
+-- What the journal of a long execution adds up to, in records that an append brings now and then. They are never the
+-- truth, and each version of the coordinator reads those of its own format alone. `last_seq` is the event up to which the
+-- state goes. A record that `is_whole` has all of it, together with those before (store/snapshots.py).
+CREATE TABLE snapshots (
+    execution_id uuid NOT NULL,
+    last_seq integer NOT NULL,
+    format text NOT NULL,
+    is_whole boolean NOT NULL,
+    data bytea NOT NULL,
     PRIMARY KEY (execution_id, last_seq)
 ) PARTITION BY RANGE (execution_id);
 
@@ -167,6 +179,7 @@ CREATE INDEX dead_letters_listed ON dead_letters (workspace, quarantine_time, ex
 CREATE INDEX dead_letters_age ON dead_letters USING brin (quarantine_time);
 
 CREATE TABLE journal_default PARTITION OF journal DEFAULT;
+CREATE TABLE snapshots_default PARTITION OF snapshots DEFAULT;
 CREATE TABLE executions_default PARTITION OF executions DEFAULT WITH (fillfactor = 70);
 CREATE TABLE runs_default PARTITION OF runs DEFAULT WITH (fillfactor = 70);
 CREATE TABLE approvals_default PARTITION OF approvals DEFAULT WITH (fillfactor = 70);
@@ -176,7 +189,7 @@ CREATE FUNCTION uuid_floor(instant timestamptz) RETURNS uuid
     LANGUAGE sql STABLE
     RETURN rpad(lpad(to_hex((extract(epoch FROM instant) * 1000)::bigint), 12, '0'), 32, '0')::uuid;
 
--- Makes the partitions of all four tables for the month of `instant`. False: they are there already.
+-- Makes the partitions of all these tables for the month of `instant`. False: they are there already.
 CREATE FUNCTION make_partitions(instant timestamptz) RETURNS boolean
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -190,12 +203,12 @@ BEGIN
     IF to_regclass('coordinator.journal_' || suffix) IS NOT NULL THEN
         RETURN false;
     END IF;
-    FOREACH parent IN ARRAY ARRAY['journal', 'executions', 'runs', 'approvals'] LOOP
+    FOREACH parent IN ARRAY ARRAY['journal', 'snapshots', 'executions', 'runs', 'approvals'] LOOP
         EXECUTE format(
             'CREATE TABLE coordinator.%I PARTITION OF coordinator.%I FOR VALUES FROM (%L) TO (%L) WITH (%s)',
             parent || '_' || suffix, parent,
             coordinator.uuid_floor(month_start), coordinator.uuid_floor(month_end),
-            CASE parent WHEN 'journal' THEN 'fillfactor = 100' ELSE 'fillfactor = 70' END);
+            CASE WHEN parent IN ('journal', 'snapshots') THEN 'fillfactor = 100' ELSE 'fillfactor = 70' END);
     END LOOP;
     RETURN true;
 END $$;
@@ -208,7 +221,7 @@ DECLARE
     found bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '500ms', true);
-    LOCK TABLE coordinator.executions, coordinator.journal, coordinator.runs, coordinator.approvals
+    LOCK TABLE coordinator.executions, coordinator.journal, coordinator.snapshots, coordinator.runs, coordinator.approvals
         IN ACCESS EXCLUSIVE MODE;
     IF to_regclass('coordinator.executions_' || month) IS NULL THEN
         RETURN false;
@@ -217,8 +230,9 @@ BEGIN
     IF found <> executions_seen THEN
         RETURN false;
     END IF;
-    EXECUTE format('DROP TABLE coordinator.%I, coordinator.%I, coordinator.%I, coordinator.%I',
-                   'executions_' || month, 'journal_' || month, 'runs_' || month, 'approvals_' || month);
+    EXECUTE format('DROP TABLE coordinator.%I, coordinator.%I, coordinator.%I, coordinator.%I, coordinator.%I',
+                   'executions_' || month, 'journal_' || month, 'snapshots_' || month, 'runs_' || month,
+                   'approvals_' || month);
     RETURN true;
 END $$;
 

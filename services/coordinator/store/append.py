@@ -3,7 +3,7 @@
     fresh     inserts the row of each starting execution; if there is one already, the append is refused
     advanced  updates the row of each other execution if its epoch and last_seq are still those that the writer knew
     reopened  does the same for executions that were reopened, which may have another deadline
-    journal; leased, made, ended, moved runs; approvals; dead letters
+    journal; snapshots; leased, made, ended, moved runs; approvals; dead letters
               only for executions that one of these let through
     answer    the refused executions, with the epoch and last_seq of their present rows
 
@@ -52,6 +52,7 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "advanced": (*EXECUTION_CHANGING, "summary", *_FENCE),
     "reopened": (*EXECUTION_REOPENED, "summary", *_FENCE),
     "journal": ("execution_id", "last_seq", "epoch", "events"),
+    "snapshots": ("execution_id", "last_seq", "format", "is_whole", "data"),
     "leased": (*RUN_LEASE, "effect_key"),
     "made": (*RUN_COLUMNS, "effect_key"),
     "ended": RUN_RESULT,
@@ -93,6 +94,7 @@ _PARTS: Final[Mapping[str, str]] = {
     "advanced": _update_execution("advanced"),
     "reopened": _update_execution("reopened"),
     "journal": f"{_insert('journal', 'journal')} WHERE {_IS_WRITTEN} IS TRUE",
+    "snapshots": f"{_insert('snapshots', 'snapshots')} WHERE {_IS_WRITTEN} IS TRUE",
     "leased": f"{_insert('runs', 'leased')} WHERE {_IS_WRITTEN} IS TRUE",
     "made": f"{_insert('runs', 'made')} WHERE {_IS_WRITTEN} IS TRUE",
     "ended": _update_runs("ended"),
@@ -140,6 +142,8 @@ def composed(appends: Sequence[Append]) -> tuple[bytes, list[Array]]:
         else:
             rows["fresh"].append(append.execution)
         rows["journal"].append((execution_id, append.last_seq, epoch, append.entry))
+        if append.snapshot is not None:
+            rows["snapshots"].append((execution_id, *append.snapshot))
         rows["leased"] += append.leased
         rows["made"] += append.made
         rows["ended"] += append.ended

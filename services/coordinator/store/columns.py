@@ -65,10 +65,10 @@ _KINDS: Final[dict[type[Array], str]] = {
     " required",
     BigInts: "epoch fence_epoch cost_tokens output_bytes",
     Floats: "progress",
-    Bools: "is_taken_back",
+    Bools: "is_taken_back is_whole",
     Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time expire_time"
     " quarantine_time resolve_time",
-    Bytes: "events input output inputs_hash config_hash form rendered",
+    Bytes: "data events input output inputs_hash config_hash form rendered",
     Labels: "labels",
 }
 _KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names.split()}

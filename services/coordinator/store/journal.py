@@ -13,23 +13,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 import psycopg
 
 from services.chassis.lease.frames import Lease
-from services.chassis.postgres.arrays import BigInts
+from services.chassis.postgres.arrays import BigInts, Texts
 from services.chassis.postgres.connection import BY_INDEX, PgConnection, is_damage, is_of_values
 from services.chassis.process.crash import crash_point
-from services.coordinator.app.ports import Append, AppendRejected, Fence, JournalDamaged, Loaded, UnknownEvents
+from services.coordinator.app.ports import (
+    Append,
+    AppendRejected,
+    Fence,
+    JournalDamaged,
+    Loaded,
+    Snapshot,
+    TakenUp,
+    UnknownEvents,
+)
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
 from services.coordinator.store.append import composed
 from services.coordinator.store.codec import CorruptRecord, UnknownEvent, unseal
 from services.coordinator.store.columns import Uuids
+from services.coordinator.store.snapshots import FORMAT, SnapshotLog, restored, whole
 
-# These three run in one transaction. They are raw SQL, because every take-over waits for them. The fences are locked
+# These run in one transaction. They are raw SQL, because every take-over waits for them. The fences are locked
 # until the commit, and the later statements see everything that was committed before the lock.
 FENCE: Final = b"""
 UPDATE executions e SET epoch = g.epoch FROM unnest($1, $2) AS g (execution_id, epoch)
@@ -40,8 +51,18 @@ SELECT g.place, e.epoch FROM unnest($1) WITH ORDINALITY AS g (execution_id, plac
 JOIN executions e ON e.execution_id = g.execution_id
 """
 READ_EVENTS: Final = b"""
-SELECT g.place, j.events FROM unnest($1) WITH ORDINALITY AS g (execution_id, place)
-JOIN journal j ON j.execution_id = g.execution_id ORDER BY g.place, j.last_seq
+SELECT g.place, j.events FROM unnest($1, $2) WITH ORDINALITY AS g (execution_id, format, place)
+CROSS JOIN LATERAL (
+  SELECT coalesce(max(s.last_seq), 0) AS last_seq FROM snapshots s
+  WHERE s.execution_id = g.execution_id AND s.format = g.format AND s.is_whole
+) whole
+JOIN journal j ON j.execution_id = g.execution_id AND j.last_seq > whole.last_seq ORDER BY g.place, j.last_seq
+"""
+# Few executions have any.
+READ_SNAPSHOTS: Final = b"""
+SELECT g.place, s.last_seq, s.format, s.is_whole, s.data
+FROM unnest($1, $2) WITH ORDINALITY AS g (execution_id, format, place)
+JOIN snapshots s ON s.execution_id = g.execution_id AND s.format = g.format ORDER BY g.place, s.last_seq
 """
 # This is raw SQL, because a take-over must not wait for the import of SQLAlchemy.
 LIVE_INSTANCES: Final = """
@@ -75,25 +96,38 @@ class PostgresJournal:
             raise AppendRejected(failure.diag.message_primary or type(failure).__name__) from None
         return {place - 1: Fence(epoch, last_seq) for place, epoch, last_seq in rows}
 
-    async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
+    async def load(
+        self, leases: Sequence[Lease], *, is_patient: bool, from_first_event: bool = False
+    ) -> Sequence[Loaded]:
         connection = self._patient if is_patient else self._reader
         ids = Uuids([lease.lease_id for lease in leases])
+        formats = Texts(["" if from_first_event else FORMAT] * len(leases))
         epochs_given = BigInts([lease.epoch for lease in leases])
         crash_point("coordinator.take_over.before_commit")
-        statements = [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
+        given = (ids, formats)
+        statements = [
+            (FENCE, (ids, epochs_given)),
+            (READ_FENCES, (ids,)),
+            (READ_SNAPSHOTS, given),
+            (READ_EVENTS, given),
+        ]
         try:
-            _, fences, events = await connection.run_pipeline(statements)
+            _, fences, snapshots, events = await connection.run_pipeline(statements)
         except psycopg.Error as failure:
             if is_damage(failure):
                 raise JournalDamaged(failure.diag.message_primary or type(failure).__name__) from None
             raise
         crash_point("coordinator.take_over.after_commit")
         epochs = {place - 1: epoch for place, epoch in fences}
-        journals: list[list[bytes]] = [[] for _ in leases]
-        for place, rows in itertools.groupby(events, lambda row: row[0]):
-            journals[place - 1] = [row[1] for row in rows]
+        rows = {place - 1: [row[1] for row in each] for place, each in itertools.groupby(events, itemgetter(0))}
+        records = {
+            place - 1: whole([Snapshot(*row[1:]) for row in each])
+            for place, each in itertools.groupby(snapshots, itemgetter(0))
+        }
         return [
-            Loaded(epochs.get(place, 0), journals[place] if epochs.get(place, 0) == lease.epoch else ())
+            Loaded(lease.epoch, rows.get(place, []), records.get(place, []))
+            if epochs.get(place, 0) == lease.epoch
+            else Loaded(epochs.get(place, 0), ())
             for place, lease in enumerate(leases)
         ]
 
@@ -103,14 +137,31 @@ class PostgresJournal:
 
 def fold_journal(execution_id: str, definition: Definition, rows: Sequence[bytes]) -> Execution:
     """The state of the execution. Raises UnknownEvents or CorruptRecord."""
-    execution = Execution(execution_id, definition)
+    return _folded(Execution(execution_id, definition), rows)
+
+
+def take_up(execution_id: str, definition: Definition, found: Loaded, events_each: int) -> TakenUp:
+    """The state, from the newest snapshot and the events after it, or from all events. Raises UnknownEvents,
+    CorruptRecord or SnapshotDamaged."""
+    if not found.snapshots:
+        execution = fold_journal(execution_id, definition, found.events)
+        return TakenUp(execution, None)
+    execution = restored(execution_id, definition, found.snapshots)
+    log = SnapshotLog(execution, events_each, execution.seq)
+    return TakenUp(_folded(execution, found.events, log), log)
+
+
+def _folded(execution: Execution, rows: Sequence[bytes], log: SnapshotLog | None = None) -> Execution:
     for row in rows:
         for stored in unseal(row):
-            if stored.seq != execution.seq + 1 or stored.execution_id != execution_id:
+            if stored.seq != execution.seq + 1 or stored.execution_id != execution.execution_id:
                 raise CorruptRecord(
-                    f"after event {execution.seq} of {execution_id} comes {stored.seq} of {stored.execution_id}"
+                    f"after event {execution.seq} of {execution.execution_id} comes {stored.seq} of"
+                    f" {stored.execution_id}"
                 )
             if isinstance(stored.event, UnknownEvent):
                 raise UnknownEvents(f"event {stored.seq} is of version {stored.event.schema_version}")
             apply(execution, stored.event)
+            if log is not None:
+                log.note(execution, (stored.event,))
     return execution

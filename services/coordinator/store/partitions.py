@@ -1,4 +1,4 @@
-"""The monthly partitions of journal, executions, runs and approvals.
+"""The monthly partitions of journal, snapshots, executions, runs and approvals.
 
 Months whose executions have all ended long ago are dropped. An execution belongs to the month in which it was created,
 so one that sleeps for a year keeps its month. Rows without a partition of their month are deleted one by one.
@@ -43,6 +43,8 @@ WITH old AS MATERIALIZED (
   SELECT execution_id FROM executions_default WHERE end_time < now() - make_interval(secs => %s::float8) LIMIT 500
 ), events AS (
   DELETE FROM journal_default j USING old WHERE j.execution_id = old.execution_id
+), shortcuts AS (
+  DELETE FROM snapshots_default s USING old WHERE s.execution_id = old.execution_id
 ), attempts AS (
   DELETE FROM runs_default r USING old WHERE r.execution_id = old.execution_id
 ), asked AS (

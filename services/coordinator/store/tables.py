@@ -45,6 +45,17 @@ journal: Final = Table(
     postgresql_partition_by="RANGE (execution_id)",
 )
 
+snapshots: Final = Table(
+    "snapshots",
+    metadata,
+    *key(_ID, "execution_id"),
+    *key(Integer, "last_seq"),
+    *needed(Text, "format"),
+    *needed(Boolean, "is_whole"),
+    *needed(LargeBinary, "data"),
+    postgresql_partition_by="RANGE (execution_id)",
+)
+
 executions: Final = Table(
     "executions",
     metadata,

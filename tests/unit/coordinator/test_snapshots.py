@@ -1,0 +1,97 @@
+"""A snapshot and the events after it add up to what all events add up to."""
+
+from typing import Any
+
+import pytest
+
+from deploy.audit.states import differences
+from services.coordinator.app.ports import Snapshot, SnapshotDamaged
+from services.coordinator.core.fold import apply
+from services.coordinator.core.state import Execution
+from services.coordinator.store import snapshots
+from services.coordinator.store.snapshots import SnapshotLog, restored, whole
+from tests.support.golden import JOURNALS, stored_journal
+from tests.support.snapshots import FollowedSnapshots
+from tests.support.story import EXECUTION_ID, Story, node
+from tests.unit.coordinator.test_golden_journals import definition_of
+
+FOLDERS = sorted(JOURNALS.iterdir())
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_snapshot_after_each_event_of_a_stored_journal_has_the_whole_state(folder):
+    journal = stored_journal(folder)
+    execution = Execution(journal[0].execution_id, definition_of(folder))
+    followed = FollowedSnapshots(execution)
+    for stored in journal:
+        event: Any = stored.event
+        apply(execution, event)
+        followed.appended(execution, [event])
+    assert len(followed.records) == len(journal)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("objects_max", [1, 3])
+def test_a_snapshot_in_several_records_has_the_whole_state(folder, objects_max, monkeypatch):
+    """Between them, the execution goes on, and holders die before they have written the last one."""
+    monkeypatch.setattr(snapshots, "OBJECTS_MAX", objects_max)
+    journal = stored_journal(folder)
+    definition = definition_of(folder)
+    execution = Execution(journal[0].execution_id, definition)
+    log = SnapshotLog(execution, 2)
+    records: list[Snapshot] = []
+    compared = 0
+    for place, stored in enumerate(journal, 1):
+        event: Any = stored.event
+        apply(execution, event)
+        log.note(execution, [event])
+        if record := log.due(execution):
+            records.append(record)
+            if record.is_whole:
+                assert differences(execution, restored(execution.execution_id, definition, records)) == []
+                compared += 1
+        if place % 11 == 0:
+            execution, log = taken_over(execution.execution_id, definition, records, journal[:place])
+    assert compared
+
+
+def taken_over(execution_id, definition, records, journal):
+    """From what is stored."""
+    found = whole(records)
+    if not found:
+        execution = Execution(execution_id, definition)
+        for stored in journal:
+            apply(execution, stored.event)
+        return execution, SnapshotLog(execution, 2)
+    execution = restored(execution_id, definition, found)
+    log = SnapshotLog(execution, 2, execution.seq)
+    for stored in journal[execution.seq :]:
+        apply(execution, stored.event)
+        log.note(execution, [stored.event])
+    return execution, log
+
+
+def journal_of_a_loop(items):
+    """A loop that has begun, and its rows."""
+    story = Story([node("a", "for_each@1", config={"items": list(range(items)), "body": {"module": "noop@1"}})])
+    story.start()
+    while story.execution.ready and not story.execution.is_final:
+        story.assign()
+        story.succeed("a", item=story.execution.runs[-1].work.key.iteration)
+    return story
+
+
+def test_a_damaged_snapshot_is_not_read():
+    story = journal_of_a_loop(3)
+    records = story.snapshots.records
+    for place in (0, 2, 10, len(records[-1].data) - 1):
+        damaged = bytearray(records[-1].data)
+        damaged[place] ^= 4
+        with pytest.raises(SnapshotDamaged):
+            restored(EXECUTION_ID, story.definition, [*records[:-1], records[-1]._replace(data=bytes(damaged))])
+
+
+def test_a_snapshot_that_lacks_a_record_is_not_read():
+    story = journal_of_a_loop(3)
+    with pytest.raises(SnapshotDamaged):
+        restored(EXECUTION_ID, story.definition, story.snapshots.records[-1:])
