@@ -108,6 +108,27 @@ async def test_a_queued_execution_is_paused_before_anything_begins(shared_stack:
     assert (await client.end_of(second.id)).state == Execution.SUCCESS
 
 
+async def test_a_pause_is_shown_while_its_execution_is_queued(shared_stack: Stack) -> None:
+    client = await new_workspace(shared_stack, "full", executions_max=1)
+    await client.apply("endless", [{"id": "a", "module": "test.waits@1"}])
+    await client.apply("quick", [{"id": "a", "module": "noop@1"}])
+    first = await client.start("endless")
+    await has_state(client, first.id, Execution.RUNNING)
+    second = await client.start("quick")
+    assert not second.HasField("pause")
+    answered = await pause(client, second.id)
+    listed = pb.ListExecutionsRequest(filter='workflow = "quick"')
+    (in_list,) = (await client.call(client.executions.ListExecutions, listed)).executions
+    for shown in (answered, await client.get(second.id), in_list):
+        assert shown.state == Execution.PENDING
+        assert (shown.pause.caller, shown.pause.reason) == ("of the test", "look first")
+        assert shown.pause.HasField("time")
+    resumed = await resume(client, second.id)
+    assert (resumed.state, resumed.HasField("pause")) == (Execution.PENDING, False)
+    await client.cancel(first.id)
+    assert (await client.end_of(second.id)).state == Execution.SUCCESS
+
+
 async def test_commands_that_do_not_fit_are_refused(client: Client) -> None:
     execution = await client.start("long-sleep")
     await has_state(client, execution.id, Execution.WAITING)

@@ -124,6 +124,8 @@ def _do(api: Api, choice: Choice, do: Any, *, as_json: bool) -> None:
 
     def show(execution: Any) -> None:
         origin = f", fork of {execution.origin_execution_id}" if execution.origin_execution_id else ""
-        say(f"{execution.id} {render.cell(execution, 'state')}{origin}")
+        state = render.cell(execution, "state")
+        is_paused_in_queue = state == "PENDING" and execution.HasField("pause")
+        say(f"{execution.id} {state}{', paused before it begins' if is_paused_in_queue else ''}{origin}")
 
     do_for_each(choice, list_all, do, render.print_json if as_json else show)

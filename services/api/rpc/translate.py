@@ -10,7 +10,7 @@ Hazard: all watches of an execution share one record, so no function here change
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
@@ -148,7 +148,7 @@ def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:
     """The execution that was just queued."""
-    execution = _queued(order)
+    execution = _queued(queue_pb2.Queued(start=order))
     execution.input.CopyFrom(given)
     return execution
 
@@ -165,7 +165,7 @@ def answer(response: Answer, execution: ports.ExecutionView) -> Answer:
 def listed(execution: ports.ExecutionView) -> Execution:
     """The execution as lists show it, without input and output."""
     record: reads_pb2.ExecutionRecord | None = execution.record
-    shown = _queued(execution.row.start) if record is None else record.execution
+    shown = _queued(execution.row) if record is None else record.execution
     if not execution.is_given_up:
         return shown
     ended = Execution()
@@ -178,8 +178,10 @@ def listed(execution: ports.ExecutionView) -> Execution:
     return ended
 
 
-def _queued(order: start_pb2.StartOrder) -> Execution:
-    """The execution as it was queued, without its input."""
+def _queued(row: queue_pb2.Queued) -> Execution:
+    """The execution as it was queued, without its input. A pause that it has yet to read is shown, because nothing
+    begins before it has read it."""
+    order = row.start
     trace = parse_traceparent(order.traceparent)
     return Execution(
         id=order.execution_id,
@@ -194,7 +196,18 @@ def _queued(order: start_pb2.StartOrder) -> Execution:
         create_time=order.create_time,
         deadline_time=order.deadline_time if order.HasField("deadline_time") else None,
         trace_id="" if trace is None else trace.trace_id_hex,
+        pause=_unread_pause(row.unread_commands),
     )
+
+
+def _unread_pause(commands: Iterable[bytes]) -> Execution.Pause | None:
+    pause: Execution.Pause | None = None
+    for command in map(ExecutionCommand.FromString, commands):
+        if command.HasField("resume"):
+            pause = None
+        elif command.HasField("pause") and pause is None:
+            pause = Execution.Pause(caller=command.caller, reason=command.pause.reason, time=command.time)
+    return pause
 
 
 def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:

@@ -232,6 +232,8 @@ class QueuedRow(NamedTuple):
     reviewer: str = ""
     notes: str = ""
     resolve_time: datetime | None = None
+    # Serialized ExecutionMessages that a PENDING execution has yet to read, oldest first.
+    unread: Sequence[bytes] = ()
 
 
 class FailedPlace(NamedTuple):

@@ -215,6 +215,8 @@ def queued_of(row: QueuedRow) -> queue_pb2.Queued:
         notes=row.notes,
     )
     queued.start.ParseFromString(row.start)
+    messages = map(sessions_pb2.ExecutionMessage.FromString, row.unread)
+    queued.unread_commands.extend(message.command for message in messages if message.HasField("command"))
     if row.failure_time is not None:
         queued.failure_time.FromDatetime(row.failure_time)
     if row.resolve_time is not None:

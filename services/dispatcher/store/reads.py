@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import Text, and_, any_, bindparam, cast, func, or_, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 
 from services.chassis.postgres.arrays import Texts
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.database import Database, Statement
 from services.chassis.process.crash import crash_point
 from services.dispatcher.core.items import QueuedRow, QueuePlace, State, UsedRequest, WorkspaceLimits
-from services.dispatcher.store.tables import execution_id_text, is_asked_for, is_in, queue, requests, tenants
+from services.dispatcher.store.tables import execution_id_text, is_asked_for, is_in, mailbox, queue, requests, tenants
 
 # The columns of a QueuedRow.
 COLUMNS: Final = [
@@ -30,7 +30,25 @@ COLUMNS: Final = [
         "resolve_time",
     )
 ]
-_GET: Final = Composed(select(*COLUMNS).where(is_asked_for))
+# Commands of people are short; signals with large payloads are not shown before they are read.
+_SHOWN_MESSAGES_MAX: Final = 20
+_SHOWN_BYTES_MAX: Final = 4_096
+_LAST: Final = (
+    select(mailbox.c.body, mailbox.c.create_time, mailbox.c.message_id)
+    .where(
+        mailbox.c.execution_id == queue.c.execution_id,
+        queue.c.state == int(State.PENDING),
+        func.octet_length(mailbox.c.body) <= _SHOWN_BYTES_MAX,
+    )
+    .order_by(mailbox.c.create_time.desc(), mailbox.c.message_id.desc())
+    .limit(_SHOWN_MESSAGES_MAX)
+    .correlate(queue)
+    .subquery()
+)
+_UNREAD: Final = select(
+    func.array_agg(aggregate_order_by(_LAST.c.body, _LAST.c.create_time, _LAST.c.message_id))
+).scalar_subquery()
+_GET: Final = Composed(select(*COLUMNS, _UNREAD).where(is_asked_for))
 _REQUESTS: Final = Composed(
     select(requests.c.request_id, requests.c.hash, cast(requests.c.execution_id, Text)).where(
         requests.c.workspace == bindparam("workspace"),
@@ -42,7 +60,7 @@ _REQUESTS: Final = Composed(
 @functools.cache
 def _page(*, is_ascending: bool, is_first: bool) -> Composed:
     key = queue.c.execution_id
-    statement = select(*COLUMNS).where(queue.c.workspace == bindparam("workspace"))
+    statement = select(*COLUMNS, _UNREAD).where(queue.c.workspace == bindparam("workspace"))
     if not is_first:
         start = bindparam("from_execution_id", type_=key.type)
         statement = statement.where(key > start if is_ascending else key < start)
@@ -140,8 +158,17 @@ class PostgresQueueReads:
 
 
 def queued_row(row: Sequence[Any]) -> QueuedRow:
-    state, start, attempts, reason, message, time, *resolved, resolve_time = row
-    resolution, reviewer, notes = (text or "" for text in resolved)
+    state, start, attempts, reason, message, time, resolution, reviewer, notes, resolve_time, *unread = row
     return QueuedRow(
-        State(state), start, attempts, reason or "", message or "", time, resolution, reviewer, notes, resolve_time
+        State(state),
+        start,
+        attempts,
+        reason or "",
+        message or "",
+        time,
+        resolution or "",
+        reviewer or "",
+        notes or "",
+        resolve_time,
+        (unread and unread[0]) or (),
     )

@@ -252,6 +252,7 @@ class Queued(_message.Message):
     REVIEWER_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     RESOLVE_TIME_FIELD_NUMBER: _builtins.int
+    UNREAD_COMMANDS_FIELD_NUMBER: _builtins.int
     state: Global___Queued.State.ValueType
     failure_reason: _builtins.str
     """These three are set when FAILED. The reason is UPPER_SNAKE."""
@@ -267,6 +268,12 @@ class Queued(_message.Message):
     def failure_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def resolve_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def unread_commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Commands of people that a PENDING execution has yet to read, oldest first: the bytes of coordinator.v1.ExecutionCommand,
+        which dispatchers do not look into. At most the last 20 that are short. Absent in answers about rows in state FAILED.
+        """
+
     def __init__(
         self,
         *,
@@ -280,10 +287,11 @@ class Queued(_message.Message):
         reviewer: _builtins.str = ...,
         notes: _builtins.str = ...,
         resolve_time: _timestamp_pb2.Timestamp | None = ...,
+        unread_commands: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure_time", b"failure_time", "resolve_time", b"resolve_time", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_attempts", b"dispatch_attempts", "failure_message", b"failure_message", "failure_reason", b"failure_reason", "failure_time", b"failure_time", "notes", b"notes", "resolution", b"resolution", "resolve_time", b"resolve_time", "reviewer", b"reviewer", "start", b"start", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_attempts", b"dispatch_attempts", "failure_message", b"failure_message", "failure_reason", b"failure_reason", "failure_time", b"failure_time", "notes", b"notes", "resolution", b"resolution", "resolve_time", b"resolve_time", "reviewer", b"reviewer", "start", b"start", "state", b"state", "unread_commands", b"unread_commands"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
