@@ -17,7 +17,6 @@ from services.chassis.blobs import DirectoryBlobs
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.guard import Guard
-from services.chassis.grpc.limits import SESSIONS
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.frames import Attach
@@ -277,7 +276,6 @@ class CoordinatorService:
                 keys=SystemKey(settings.system_key_hash_file, others=self._keys),
                 credential=settings.credential(SERVICE),
             ),
-            limits=SESSIONS,
             tls=settings.tls,
             public=settings.public,
         )

@@ -5,6 +5,7 @@ The library sends whole messages only, so this speaks HTTP/2 itself: as much of 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -73,6 +74,9 @@ class Connection:
         self._socket.sendall(_frame(_DATA, _END_STREAM, stream))
 
     def close(self) -> None:
+        # The thread that reads holds the socket too.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _room(self, stream: int, wait_seconds: float) -> int:

@@ -76,12 +76,12 @@ class Guard:
         self._open_requests = Receiving(
             slow_seconds=limits.open_slow_seconds,
             seconds_max=limits.open_receive_seconds,
-            places=limits.open_slow_bytes_max // limits.refuse_bytes_max,
+            places=limits.open_arriving_bytes_max // limits.refuse_bytes_max,
         )
         self._key_requests = Receiving(
             slow_seconds=limits.key_slow_seconds,
             seconds_max=limits.key_receive_seconds,
-            places=limits.key_slow_bytes_max // limits.refuse_bytes_max,
+            places=limits.key_arriving_bytes_max // limits.refuse_bytes_max,
         )
         self._held_requests = HeldMessages(
             limits.key_held_bytes_max, "LARGE_REQUESTS_EXCEEDED", "large requests that are being served"

@@ -1,8 +1,8 @@
 """The limits of a server: sizes of requests, open calls, and requests that arrive slowly.
 
 gRPC buffers WINDOW_BYTES of a message that nobody reads. While a message is being read it buffers all of it, up to
-`refuse_bytes_max`, and does not tell how much has arrived. So memory is bounded by the number of requests that are read
-for longer than a moment: the sums of bytes below are divided by `refuse_bytes_max`.
+`refuse_bytes_max`, and does not tell how much has arrived. So memory is bounded by the number of requests that are
+being read: the sums of bytes below are divided by `refuse_bytes_max` (receiving.py).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ WINDOW_BYTES: Final = 64 * KIBIBYTE
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     # The guard accepts messages up to the first size. It refuses larger ones with a reason up to the second size, and
-    # gRPC refuses still larger ones without a reason, as soon as their length is announced.
+    # gRPC refuses still larger ones without a reason, as soon as their length is announced. The second is little more
+    # than the first, because each request that is being read counts with it.
     receive_bytes_max: int = 4 * MEBIBYTE
-    refuse_bytes_max: int = 16 * MEBIBYTE
+    refuse_bytes_max: int = 5 * MEBIBYTE
     # Streams and unary calls together. One more fails with RESOURCE_EXHAUSTED.
     rpcs_at_once_max: int = 20_000
     # Connections at each listening address. One takes 15 KB. It is closed when it has had no call for the first time
@@ -43,11 +44,11 @@ class ServerLimits:
     # it is refused. Slow requests hold so many bytes at once.
     open_slow_seconds: float = 0.1
     open_receive_seconds: float = 5.0
-    open_slow_bytes_max: int = 64 * MEBIBYTE
+    open_arriving_bytes_max: int = 64 * MEBIBYTE
     # The same with a key.
     key_slow_seconds: float = 0.2
     key_receive_seconds: float = 10.0
-    key_slow_bytes_max: int = 256 * MEBIBYTE
+    key_arriving_bytes_max: int = 256 * MEBIBYTE
     # What the requests of callers with a key hold while they are served, and what their answers hold until they are
     # read (held_messages.py). One workspace alone gets half of it. The first is enough for twenty to four hundred
     # starts at once with inputs of the largest size, and for thousands with inputs of some kilobytes.
@@ -56,7 +57,5 @@ class ServerLimits:
 
 
 PUBLIC: Final = ServerLimits()
-# Hundreds of sessions of one key may each have a frame that is still arriving, so little more than one is taken.
-SESSIONS: Final = ServerLimits(refuse_bytes_max=5 * MEBIBYTE)
 # Our own services exchange batches with many items of up to 256 KiB each, and need no reason for a larger one.
 INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=64 * MEBIBYTE)

@@ -1,17 +1,24 @@
 """Bounds the requests that are being received, and the time that each may take.
 
-Nearly every request has arrived when the guard reads it. One that has not after a moment is slow, and has to take one
-of few places (limits.py says why, shares.py how owners share them). A request that finds no place, or takes too long,
-ends its call with a refusal. The owner of a place is the workspace of the key, or the address of a caller without one.
+gRPC does not tell how much of a request has arrived, so each that is being read counts with all that it may have
+(limits.py). It takes one of few places before it is read, or waits for one in turn, while gRPC holds little of it.
+Nearly every request has arrived by then, and gives the place back at once. One that has not after a moment is slow. It
+moves to one of few other places, so that slow requests keep nobody waiting. A request that finds no such place, or that
+takes too long, ends its call with a refusal. The owner of a place is the workspace of the key, or the address of a
+caller without one (shares.py says how owners share them).
+
+So memory is bounded by the number of places. How fast this machine is decides only who is refused.
 
 Hazard: a pending read is never cancelled. Its call is ended, and then the read ends by itself: it raises AbortError.
+Until then it keeps its place.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -19,15 +26,26 @@ from google.rpc.status_pb2 import Status
 from services.chassis.grpc.aborting import abort
 from services.chassis.grpc.errors import Refusal, status_of
 from services.chassis.grpc.shares import Shares
+from services.chassis.grpc.turns import Turns
 
 # A request is looked at so many times before it is slow.
 _LOOKS: Final = 4
+# A server that takes very large messages has few places. One owner alone gets two of these.
+_NEW_MIN: Final = 4
 
 
-class _Read(NamedTuple):
+@dataclass(slots=True)
+class _Read:
     method: str
     owner: str
     since: float
+    # Where it has its place.
+    places: Turns | Shares
+
+
+def _no_place() -> Refusal:
+    message = "the request did not arrive at once, and too many others are arriving slowly"
+    return Refusal("SLOW_REQUESTS_EXCEEDED", message, retry_after=1.0)
 
 
 class Receiving:
@@ -36,7 +54,8 @@ class Receiving:
     def __init__(self, *, slow_seconds: float, seconds_max: float, places: int) -> None:
         self._slow_seconds = slow_seconds
         self._seconds_max = seconds_max
-        self._places = Shares(places)
+        self._new_places = Turns(max(_NEW_MIN, (places + 1) // 2))
+        self._slow_places = Shares(max(1, places // 2))
         # Both in the order in which the reads began.
         self._new: dict[Any, _Read] = {}
         self._slow: dict[Any, _Read] = {}
@@ -50,19 +69,24 @@ class Receiving:
     async def read(self, context: Any, method: str, owner: str) -> Any:
         """The next message of the call, or EOF."""
         loop = asyncio.get_running_loop()
-        self._new[context] = _Read(method, owner, loop.time())
-        if not self._is_sweeping:
-            self._is_sweeping = True
-            self._sweep_later(loop)
+        if not self._new_places.take(owner):
+            self._begin_sweeping(loop)
+            if not await self._new_places.wait(owner):
+                raise _no_place()
+        read = self._new[context] = _Read(method, owner, loop.time(), self._new_places)
+        self._begin_sweeping(loop)
         try:
             return await context.read()
         finally:
+            self._new.pop(context, None)
+            self._slow.pop(context, None)
             self._refused.discard(context)
-            self._forget(context)
+            read.places.give_back(owner)
 
-    def _forget(self, context: Any) -> None:
-        if self._new.pop(context, None) is None and (read := self._slow.pop(context, None)) is not None:
-            self._places.give_back(read.owner)
+    def _begin_sweeping(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._sweep_later(loop)
 
     def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweep_time = loop.time() + self._slow_seconds / _LOOKS
@@ -75,7 +99,8 @@ class Receiving:
         if not self._was_late:
             self._find_places(now)
             self._end_late(now)
-        self._is_sweeping = bool(self._new or self._slow)
+            self._new_places.end_late(now - self._seconds_max)
+        self._is_sweeping = bool(self._new or self._slow or self._new_places.is_waited_for)
         if self._is_sweeping:
             self._sweep_later(loop)
 
@@ -83,21 +108,24 @@ class Receiving:
         """Give each request that has become slow a place, or end its call."""
         while self._new:
             context, read = next(iter(self._new.items()))
-            if now - read.since < self._slow_seconds:
+            # While others wait for its place, it gets less time.
+            slow_seconds = self._slow_seconds / (_LOOKS if self._new_places.is_waited_for else 1)
+            if now - read.since < slow_seconds:
                 return
             del self._new[context]
-            if self._places.take(read.owner):
+            if self._slow_places.take(read.owner):
+                read.places.give_back(read.owner)
+                read.places = self._slow_places
                 self._slow[context] = read
             else:
-                message = "the request did not arrive at once, and too many others are arriving slowly"
-                self._end(context, read, Refusal("SLOW_REQUESTS_EXCEEDED", message, retry_after=1.0))
+                self._end(context, read, _no_place())
 
     def _end_late(self, now: float) -> None:
         while self._slow:
             context, read = next(iter(self._slow.items()))
             if now - read.since < self._seconds_max:
                 return
-            self._forget(context)
+            del self._slow[context]
             message = f"the request did not arrive within {self._seconds_max:g} s"
             self._end(context, read, Refusal("DEADLINE_PASSED", message))
 

@@ -362,7 +362,7 @@ async def test_each_message_of_a_stream_has_to_arrive_in_time(shop: Shop) -> Non
 
 
 async def test_streams_that_never_begin_are_few(shop: Shop) -> None:
-    limits = ServerLimits(key_slow_bytes_max=4 * 16 * MEBIBYTE, key_slow_seconds=0.1)
+    limits = ServerLimits(key_arriving_bytes_max=8 * 5 * MEBIBYTE, key_slow_seconds=0.1)
     async with open_shop(shop, guard_of(members("ADMIN") | system()), limits=limits) as counter:
         silent = [counter.stub(bearer="admin").Pack(timeout=20) for _ in range(3)]
         ended, _ = await asyncio.wait([asyncio.ensure_future(call) for call in silent], return_when="FIRST_COMPLETED")
@@ -437,7 +437,7 @@ async def test_answers_that_nobody_reads_hold_so_much_memory_of_a_workspace_and_
 
 
 async def test_a_workspace_has_some_slow_requests_and_no_more(shop: Shop) -> None:
-    limits = ServerLimits(key_slow_bytes_max=4 * 16 * MEBIBYTE, key_slow_seconds=0.1)
+    limits = ServerLimits(key_arriving_bytes_max=8 * 5 * MEBIBYTE, key_slow_seconds=0.1)
     async with open_shop(
         shop, guard_of(members("ADMIN", "VIEWER") | system() | services("api")), limits=limits
     ) as counter:
@@ -459,6 +459,30 @@ async def test_a_workspace_has_some_slow_requests_and_no_more(shop: Shop) -> Non
             await call.write(counter.order().SerializeToString())
             await call.done_writing()
         assert all(await asyncio.gather(*reads))
+        assert await served_at_last(lambda: counter.stub(bearer="admin").Buy(counter.order()))
+
+
+async def test_requests_that_are_not_slow_yet_hold_so_much_memory_and_no_more(shop: Shop) -> None:
+    # Two requests of one workspace may arrive at once, and none of them is ever slow.
+    limits = ServerLimits(key_arriving_bytes_max=8 * 5 * MEBIBYTE, key_slow_seconds=60)
+    guard = guard_of(members("ADMIN") | system())
+    # A length of one mebibyte, and so much less that it is never whole.
+    part = b"\0\0\x10\0\0" + bytes(MEBIBYTE - 1)
+    async with open_shop(shop, guard, limits=limits) as counter:
+        connection = await asyncio.to_thread(Connection, counter.address)
+
+        async def taken(key: str = "admin") -> tuple[int, int]:
+            call = connection.open(BUY, [("authorization", f"Bearer {key}")])
+            return call, await asyncio.to_thread(connection.send, call, part, wait_seconds=0.5)
+
+        calls = [await taken() for _ in range(3)]
+        assert [size for _, size in calls] == [len(part)] * 2 + [65_536]
+        assert (await taken("system"))[1] == len(part), "another workspace has a share of its own"
+        await asyncio.to_thread(connection.send, calls[0][0], b"\0", wait_seconds=5.0)
+        connection.finish(calls[0][0])
+        rest = part[65_536:]
+        assert await asyncio.to_thread(connection.send, calls[2][0], rest, wait_seconds=20.0) == len(rest)
+        connection.close()
         assert await served_at_last(lambda: counter.stub(bearer="admin").Buy(counter.order()))
 
 

@@ -199,7 +199,7 @@ async def test_a_method_may_have_a_limit_of_its_own(shop: Shop, size: int, is_ac
         assert [each.receipt async for each in stub.Follow(order)] == ["0"]
 
 
-@pytest.mark.parametrize(("size", "reason"), [(16 * MEBIBYTE, "MESSAGE_TOO_LARGE"), (16 * MEBIBYTE + 1, "")])
+@pytest.mark.parametrize(("size", "reason"), [(5 * MEBIBYTE, "MESSAGE_TOO_LARGE"), (5 * MEBIBYTE + 1, "")])
 async def test_largest_message_that_is_refused_with_a_reason(counter: Counter, size: int, reason: str) -> None:
     refusal = await refused(counter.channel(bearer="admin").unary_unary(SHOP_METHODS[0])(bytes(size)))
     assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", reason)
@@ -210,7 +210,7 @@ async def test_a_message_that_is_far_too_large_is_not_even_received(counter: Cou
         order = counter.order(notes=["x" * (mebibytes * 1024 * 1024)])
         return await refused(counter.stub(bearer="admin").Buy(order))
 
-    told = [await sent(15), await sent(17)]
+    told = [await sent(4), await sent(6)]
     assert [each.code.name for each in told] == ["RESOURCE_EXHAUSTED"] * 2
     assert [each.reason for each in told] == ["MESSAGE_TOO_LARGE", ""]
     assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt
