@@ -6,6 +6,7 @@ which is segment 0, so a coordinator that takes over continues the same segments
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Final
 
@@ -22,8 +23,12 @@ def segment_of(run_number: int) -> int:
 
 def segment_root(trace: TraceContext, segment: int) -> TraceContext:
     """The parent span of the runs of a segment. In segment 0 it is the grant of the execution."""
-    if segment == 0:
-        return trace
+    return _derived_root(trace, segment) if segment else trace
+
+
+# Each run of a long loop asks for it up to three times.
+@functools.lru_cache(maxsize=64)
+def _derived_root(trace: TraceContext, segment: int) -> TraceContext:
     seed = trace.trace_id.to_bytes(16, "big") + segment.to_bytes(8, "big")
     digest = hashlib.blake2b(seed, digest_size=24).digest()
     return TraceContext(int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big"), trace.sampled)
