@@ -207,7 +207,9 @@ class _Line:
             return found
         while (found := self._next) is not None:
             self._next = next(self._works, None)
-            if self._may_have(session, found.work, now):
+            work = found.work
+            # Nearly all work is granted for the first time, to whoever comes.
+            if (work.run is None and not work.barred) or self._may_have(session, work, now):
                 self.has_served = True
                 return found
             self._barred.append(found)

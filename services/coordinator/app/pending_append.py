@@ -158,8 +158,8 @@ class PendingAppend:
         grants = [
             AssignedRun(
                 work,
-                session.instance_id,
-                session.attach.holder,
+                (attach := session.attach).instance_id,
+                attach.holder,
                 run_context(trace, run_number).header() if trace else "",
                 work.node.runner_module in session.data.idempotent_modules,
                 is_rendering,
