@@ -213,6 +213,8 @@ def simulate(seed: int, trace: list[str] | None = None) -> Outcome:
             )
         outcome = world.run()
         _silence()
+        # What the world before has left was frozen with the rest, and would be kept for ever.
+        gc.unfreeze()
         _throw_away(world)
         return outcome
     finally:
