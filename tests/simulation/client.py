@@ -12,7 +12,7 @@ import grpc
 
 from tests.simulation.network import Channels, Server
 from tests.simulation.processes import SimulatedCatalog, address_of
-from tests.simulation.workloads import GO, PlannedStart, Sending
+from tests.simulation.workloads import GO, PlannedStart, Sending, uuid7
 from windlass.catalog.v1 import catalog_pb2_grpc, children_pb2, children_pb2_grpc
 from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1 import queue_pb2 as pb
@@ -39,6 +39,8 @@ class Client:
         self.cancelled: set[str] = set()
         self._orders: dict[str, StartOrder] = {}
         self.children: set[str] = set()
+        # The forks that were accepted, with the versions that they have.
+        self.forks: dict[str, str] = {}
         # What people have yet to send.
         self.sendings_open = 0
 
@@ -156,9 +158,36 @@ class Client:
                 await self._complete(id_, workspace)
             elif sending is Sending.RETRY:
                 await self._retry(id_, workspace)
+            elif sending is Sending.FORK:
+                await self._fork(id_, workspace)
             else:
                 await self._deliver(self._message(sending, id_, f"{sending.value}:{id_}:{number}"), workspace)
             self.sendings_open -= 1
+
+    async def _fork(self, origin_id: str, workspace: str) -> None:
+        """As api does it: the order names the origin and its newest event. Sometimes it is asked for twice."""
+        world = self._world
+        origin, seq = self._orders[origin_id], world.invariants.seq_of(origin_id)
+        for _ in range(world.random.choice([1, 1, 2])):
+            item = pb.EnqueueItem(request_hash=b"f" * 32, limits=world.limits[workspace])
+            order = item.start
+            order.CopyFrom(origin)
+            order.ClearField("deadline_time")
+            order.create_time.FromDatetime(world.clock.now())
+            order.execution_id = fork_id = uuid7(world.random, world.loop.time())
+            order.request_id = f"fork:{origin_id}"
+            order.origin_execution_id, order.origin_seq = origin_id, seq
+            self._orders[fork_id], self._unanswered[fork_id] = order, item
+            self._wake.set()
+            while fork_id not in self.answers:
+                await world.clock.sleep(0.05)
+            outcome, existing = self.answers[fork_id]
+            kept_id = existing if outcome == EXISTING else fork_id
+            is_new = kept_id not in self.forks
+            self.forks[kept_id] = order.version_id
+            if is_new:
+                sendings = [(0.5, each) for each in world.workloads[order.version_id].sendings]
+                world.loop.spawn_as(world.client_host, self._send_all(kept_id, workspace, sendings))
 
     async def _approve(self, execution_id: str, workspace: str) -> None:
         world = self._world
@@ -212,6 +241,8 @@ class Client:
                 command.complete_run.run, command.complete_run.output = run, b"{}"
             case Sending.RETRY:
                 command.retry.SetInParent()
+            case Sending.FORK:
+                raise AssertionError("a fork is a start, and no message")
             case _:
                 assert_never(sending)
         message.command = command.SerializeToString()

@@ -24,7 +24,7 @@ from services.coordinator.core.recorded_rows import TABLE_COLUMNS, columns_of, v
 from services.coordinator.core.replaying import Replay
 from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import SETTLED, Execution, WorkState
-from services.coordinator.core.values import SECOND, WorkKey
+from services.coordinator.core.values import SECOND, RunState, WorkKey
 from services.coordinator.store.codec import UnknownEvent, unseal
 from services.coordinator.store.journal import fold_journal
 from services.coordinator.store.snapshots import restored
@@ -90,6 +90,11 @@ class Invariants:
         """Empty: it goes on."""
         fold = self._folds.get(execution_id)
         return str(fold.execution.state) if fold is not None and fold.execution.is_final else ""
+
+    def seq_of(self, execution_id: str) -> int:
+        """The newest event that is committed. 0: there is none."""
+        fold = self._folds.get(execution_id)
+        return 0 if fold is None else fold.execution.seq
 
     def deferred_runs(self, execution_id: str) -> list[int]:
         """The runs whose modules have left their work to somebody else."""
@@ -210,6 +215,8 @@ class Invariants:
             case ev.RunSucceeded():
                 work = execution.work_of(event.key)
                 self._check(work.state not in SETTLED, "S8", f"{event.key} succeeded in state {work.state}")
+            case ev.WorkTakenOver():
+                self._check_taken_over(execution, event)
             case ev.RunDeferred():
                 fold.deferred.append(event.run)
             case ev.RunLost():
@@ -232,6 +239,8 @@ class Invariants:
 
     def _check_lease(self, fold: Fold, event: ev.RunLeased) -> None:
         execution, key = fold.execution, event.key
+        is_open = execution.work_of(key).state not in SETTLED
+        self._check(is_open, "S8", f"{key} of {execution.execution_id} was leased though it has its outcome")
         self._check(execution.paused_by is None, "S18", f"{key} was leased while {execution.execution_id} was paused")
         if event.attempt:
             attempt = (key, event.attempt)
@@ -244,6 +253,16 @@ class Invariants:
         self._check(all(state in SETTLED for state in states), "S10", f"{key} began before {edges} were over: {states}")
         has_taken = not edges or any(state in (WorkState.SUCCEEDED, WorkState.FAILED) for state in states)
         self._check(has_taken, "S10", f"{key} began although nothing led to it")
+
+    def _check_taken_over(self, execution: Execution, event: ev.WorkTakenOver) -> None:
+        """Its origin has done this well."""
+        id_, origin = execution.execution_id, execution.origin
+        there = self._folds[origin.origin_execution_id].execution
+        run = there.runs[event.origin_run - 1]
+        same = (run.work.key.node, run.output, run.branch) == (event.key.node, event.output, event.branch)
+        self._check(run.state is RunState.SUCCESS and same, "S8", f"{id_} took over {event.key}, which {run} is not")
+        is_early = run.epoch <= origin.origin_seq
+        self._check(is_early, "S8", f"{id_} took over {event.key}, which began after event {origin.origin_seq}")
 
     def _edges_to(self, execution: Execution, node: str) -> list[str]:
         edges = self._world.workloads[execution.origin.version_id].definition["edges"]
@@ -328,7 +347,7 @@ class Invariants:
         work = (call.execution_id, call.node)
         first = self._keys.setdefault(call.effect_key, work)
         self._check(first == work, "S15", f"{first} and {work} have the same effect key")
-        is_own = call.saw in (None, call.execution_id)
+        is_own = call.saw in (None, call.execution_id) or call.saw in self._origins_of(call.execution_id)
         self._check(is_own, "S12", f"{call.run_id} saw what belongs to {call.saw}")
         run, fold = self._run_of(call.run_id), self._folds[call.execution_id]
         if call.host.was_disturbed:
@@ -336,6 +355,11 @@ class Invariants:
             return
         is_open = run.number in fold.execution.live
         self._check(is_open or run.is_idempotent, "S11", f"{call.run_id} began although it was taken back")
+
+    def _origins_of(self, execution_id: str) -> set[str]:
+        """A fork sees what it has taken over, and its origin may be a fork too."""
+        origin = self._folds[execution_id].execution.origin.origin_execution_id
+        return {origin} | self._origins_of(origin) if origin else set()
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -347,7 +371,7 @@ class Invariants:
             start, fold = world.starts[number], self._folds[execution_id]
             execution = fold.execution
             state = str(execution.state)
-            is_expected = state in start.workload.ends or self._is_excused(fold, execution_id, start)
+            is_expected = state in start.workload.ends or self._is_excused(fold, execution_id)
             self._check(is_expected, "S4", f"{execution_id} ({start.version_id}) ended as {state}: {execution.error}")
             if state in start.workload.ends and not self._has_died(fold):
                 items = start.workload.items
@@ -360,6 +384,8 @@ class Invariants:
             self._check(fold.rows == world.journal.journal[execution_id], "S1", f"rows of {execution_id} have changed")
         for start in world.starts:
             self._check_repeats(start)
+        for execution_id, version_id in world.client.forks.items():
+            self._check_fork(execution_id, version_id)
 
     def _check_replay(self, execution_id: str, fold: Fold) -> None:
         """The journal adds up to the rows that were stored, all of them."""
@@ -381,7 +407,16 @@ class Invariants:
         is_same = result.first_difference is None and result.recorded_hash == result.replayed_hash
         self._check(is_same, "S6", f"{execution_id} replays to something else: {result}")
 
-    def _is_excused(self, fold: Fold, execution_id: str, start: Any) -> bool:
+    def _check_fork(self, execution_id: str, version_id: str) -> None:
+        fold, workload = self._folds[execution_id], self._world.workloads[version_id]
+        state = str(fold.execution.state)
+        is_expected = state in workload.ends or self._is_excused(fold, execution_id)
+        self._check(is_expected, "S4", f"the fork {execution_id} ({version_id}) ended as {state}")
+        forks = [each for each in self._folds.values() if each.execution.origin.origin_execution_id]
+        ids = [each.execution.origin.request_id for each in forks]
+        self._check(len(ids) == len(set(ids)), "S14", f"a request made two forks: {ids}")
+
+    def _is_excused(self, fold: Fold, execution_id: str) -> bool:
         execution = fold.execution
         match str(execution.state):
             case "CANCELLED":

@@ -34,6 +34,8 @@ class Sending(Enum):
     COMPLETE = "complete"
     # What has failed is done again, until the execution has ended well or for another reason.
     RETRY = "retry"
+    # A fork is started that takes over what was done well so far.
+    FORK = "fork"
 
 
 # The signal that executions wait for.
@@ -273,7 +275,7 @@ def draw_starts(random: Random, workloads: dict[str, Workload], until: float) ->
     for _ in range(random.randint(3, 14)):
         version_id = random.choice([id_ for id_ in workloads if id_.startswith("v")])
         at = random.uniform(0.0, until * 0.8)
-        start = PlannedStart(at, _uuid7(random, at), random.choice(workspaces), version_id, workloads[version_id])
+        start = PlannedStart(at, uuid7(random, at), random.choice(workspaces), version_id, workloads[version_id])
         start.priority = random.randint(1, 5)
         chance = random.random()
         needed = [(random.choice([0.0, 0.5, 3.0]), each) for each in start.workload.sendings]
@@ -284,13 +286,16 @@ def draw_starts(random: Random, workloads: dict[str, Workload], until: float) ->
         elif chance < 0.35:
             start.sendings = [(random.uniform(0.0, 3.0), Sending.PAUSE), (random.uniform(0.0, 5.0), Sending.RESUME)]
         start.sendings = [*start.sendings, *needed]
+        if random.random() < 0.25:
+            place = random.randint(0, len(start.sendings))
+            start.sendings.insert(place, (random.uniform(0.0, 5.0), Sending.FORK))
         if random.random() < 0.3:
             start.request_id = f"request-{len(starts)}"
-            start.repeats = [_uuid7(random, at) for _ in range(random.randint(0, 2))]
+            start.repeats = [uuid7(random, at) for _ in range(random.randint(0, 2))]
         starts.append(start)
     return sorted(starts, key=lambda each: each.at)
 
 
-def _uuid7(random: Random, at: float) -> str:
+def uuid7(random: Random, at: float) -> str:
     ms = int(START.timestamp() * 1_000 + at * 1_000)
     return str(UUID(int=ms << 80 | 7 << 76 | random.getrandbits(12) << 64 | 2 << 62 | random.getrandbits(62)))
