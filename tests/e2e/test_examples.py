@@ -53,6 +53,7 @@ CLAIMS: dict[str, Callable[[Any], bool]] = {
     "nightly-report": lambda ended: ended.labels["kind"] == "report",
     "urgent-order": lambda ended: (ended.priority, dict(ended.labels)) == (5, {"team": "books", "customer": "c-17"}),
     "slow-search": lambda ended: list(ended.summary.failed) == ["search"],
+    "close-month": lambda ended: (*ended.summary.failed, "export" in ended.summary.cancelled) == ("balances", True),
     "choose-carrier": lambda ended: list(ended.summary.skipped) == ["letter", "freight"],
 }
 
@@ -65,6 +66,7 @@ VARIANTS: list[tuple[str, str, str, Any]] = [
     ("refused-card", '"0000"', '"4111"', {"letter": "Thank you for 90 EUR.", "cart": "closed"}),
     ("webhook-to-crm", "changed", "created", {"answer": {"contact": "/contacts/7"}, "ignored": False}),
     ("webhook-to-crm", "changed", "seen", {"answer": None, "ignored": True}),
+    ("close-month", '-3, 40], "export": "10m"', '40], "export": "0"', {"close": {"closed": "2026-11", "accounts": 2}}),
     ("choose-carrier", "1200", "120", {"by": "post", "price": 2}),
     ("import-contacts", '"Bob", ', "", {"contacts": [ANN, CEM], "letter": None}),
     (
