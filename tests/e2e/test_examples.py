@@ -130,6 +130,8 @@ class Reader:
         replay = (await self._client.call(stub.ReplayExecution, request)).replay
         assert not replay.HasField("first_difference"), replay
         assert replay.recorded_hash == replay.replayed_hash != ""
+        assert replay.redecided > 0
+        assert not replay.HasField("decided_otherwise"), replay
 
     async def _type(self, line: str) -> None:
         for place, own in self._places.items():

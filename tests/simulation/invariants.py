@@ -406,6 +406,8 @@ class Invariants:
         result = comparison.result()
         is_same = result.first_difference is None and result.recorded_hash == result.replayed_hash
         self._check(is_same, "S6", f"{execution_id} replays to something else: {result}")
+        is_same = result.redecided > 0 and result.decided_otherwise is None
+        self._check(is_same, "S6", f"{execution_id} is decided otherwise once more: {result}")
 
     def _check_fork(self, execution_id: str, version_id: str) -> None:
         fold, workload = self._folds[execution_id], self._world.workloads[version_id]

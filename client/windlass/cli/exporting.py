@@ -46,7 +46,7 @@ def replay(
 ) -> None:
     """Fold a journal again, and compare with what was recorded.
 
-    The present code folds it. Exit code 1 if anything differs."""
+    The present code folds it, and decides it again. Exit code 1 if the state differs."""
     if Path(subject).exists():
         answer = _sent(api, Path(subject), messages.ReplayExportRequest, "ReplayExport").replay
     else:
@@ -113,12 +113,7 @@ class _FileRequests:
 def _show(replay: Any) -> None:
     of = f"{replay.events} events of {replay.execution_id}"
     if replay.HasField("first_difference"):
-        found = replay.first_difference
-        say(visible(f"{of} do not add up to what was recorded."))
-        say(visible(f"first difference: event {found.seq} ({found.event_type})"))
-        say(visible(f"  field     {found.field or 'the event cannot be folded'}"))
-        say(visible(f"  recorded  {found.recorded or '-'}"))
-        say(visible(f"  now       {found.replayed or '-'}"))
+        _show_difference("first difference", replay.first_difference)
     elif replay.recorded_hash:
         say(visible(f"{of} add up to what was recorded."))
     else:
@@ -126,3 +121,15 @@ def _show(replay: Any) -> None:
     for title, digest in (("recorded", replay.recorded_hash), ("now", replay.replayed_hash)):
         if digest:
             say(f"{title:<9} {digest}")
+    if replay.HasField("decided_otherwise"):
+        say("The present code would decide otherwise than it was decided then.")
+        _show_difference("first decision", replay.decided_otherwise)
+    else:
+        say(f"The present code decides {replay.redecided} of the events as they were decided then.")
+
+
+def _show_difference(title: str, found: Any) -> None:
+    say(visible(f"{title}: event {found.seq} ({found.event_type})"))
+    say(visible(f"  field     {found.field or 'the event itself'}"))
+    say(visible(f"  recorded  {found.recorded or '-'}"))
+    say(visible(f"  now       {found.replayed or '-'}"))

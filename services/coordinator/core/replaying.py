@@ -4,6 +4,8 @@ A `Replay` is given the events in their order, and then compared with the record
 difference: the one with the smallest sequence number. A row that differs is charged to the last event that names its
 run.
 
+The events are also decided anew by the present rules (redeciding.py). A difference there is kept apart.
+
 Old dead letters are deleted while their execution stays, so a row of them that is missing is no difference.
 """
 
@@ -15,17 +17,8 @@ from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event, RunEvent
 from services.coordinator.core.fold import apply
 from services.coordinator.core.recorded_rows import RowName, RowsHash, folded_rows, place_of, value_text
+from services.coordinator.core.redeciding import Redecider, ReplayDifference
 from services.coordinator.core.state import Execution
-
-
-class ReplayDifference(NamedTuple):
-    seq: int
-    event_type: str
-    # "runs.3.output". Empty: the event cannot be folded.
-    field: str
-    # JSON.
-    recorded: str
-    replayed: str
 
 
 class Replayed(NamedTuple):
@@ -35,6 +28,9 @@ class Replayed(NamedTuple):
     recorded_hash: str
     replayed_hash: str
     first_difference: ReplayDifference | None
+    # The number of events that the present rules have decided anew, and the first that they decide otherwise.
+    redecided: int
+    decided_otherwise: ReplayDifference | None
 
 
 class NotReplayable(ValueError):
@@ -45,6 +41,7 @@ class Replay:
     def __init__(self, execution_id: str, definition: Definition) -> None:
         self.execution = Execution(execution_id, definition)
         self.difference: ReplayDifference | None = None
+        self._redecider = Redecider(Execution(execution_id, definition))
         # The last event that names a run, and under 0 the last of all.
         self._named: dict[int, tuple[int, str]] = {0: (0, "")}
 
@@ -66,19 +63,29 @@ class Replay:
         except Exception as failure:  # noqa: BLE001 - whatever it is, this journal does not fold
             told = json.dumps(f"{type(failure).__name__}: {failure}")
             self.difference = ReplayDifference(*place, "", json.dumps("folded"), told)
+        else:
+            self._redecider.take(seq, event)
 
     def comparison(self) -> "RowComparison":
+        """The last event of an append has been taken."""
+        self._redecider.finish()
         return RowComparison(self)
 
     def charged_to(self, run: int) -> tuple[int, str]:
         return self._named.get(run, self._named[0])
 
     def uncompared(self) -> Replayed:
+        self._redecider.finish()
         rows = RowsHash()
         if self.difference is None and self.seq:
             for name, columns in folded_rows(self.execution):
                 rows.add(name, value_text(columns))
-        return Replayed(self.execution.execution_id, self.seq, "", str(rows), self.difference)
+        return self.result("", str(rows), self.difference)
+
+    def result(self, recorded_hash: str, replayed_hash: str, first: ReplayDifference | None) -> Replayed:
+        redecided, otherwise = self._redecider.redecided, self._redecider.difference
+        id_ = self.execution.execution_id
+        return Replayed(id_, self.seq, recorded_hash, replayed_hash, first, redecided, otherwise)
 
 
 class RowComparison:
@@ -121,9 +128,7 @@ class RowComparison:
         if not self._recorded.count:
             return replay.uncompared()
         self._pass_folded(None)
-        return Replayed(
-            replay.execution.execution_id, replay.seq, str(self._recorded), str(self._replayed), self._first
-        )
+        return replay.result(str(self._recorded), str(self._replayed), self._first)
 
     def _pass_folded(self, place: tuple[int, int] | None) -> None:
         """Go on to the folded row of this place. Those before it were not recorded."""

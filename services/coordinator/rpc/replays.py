@@ -265,10 +265,13 @@ def _message(replayed: Replayed) -> ReplayMessage:
         events=replayed.events,
         recorded_hash=replayed.recorded_hash,
         replayed_hash=replayed.replayed_hash,
+        redecided=replayed.redecided,
     )
-    if replayed.first_difference is not None:
-        found = replayed.first_difference._asdict()
-        message.first_difference.MergeFrom(ReplayMessage.Difference(**{k: _clipped(v) for k, v in found.items()}))
+    for name in ("first_difference", "decided_otherwise"):
+        found = getattr(replayed, name)
+        if found is not None:
+            shown = {field: _clipped(value) for field, value in found._asdict().items()}
+            getattr(message, name).MergeFrom(ReplayMessage.Difference(**shown))
     return message
 
 

@@ -159,7 +159,7 @@ class Replay(_message.Message):
         event_type: _builtins.str
         """"RunSucceeded"."""
         field: _builtins.str
-        """"runs.3.output", for example. Empty: the event cannot be folded."""
+        """"runs.3.output" for a row, "then" for an event that is decided otherwise. Empty: the event itself."""
         recorded: _builtins.str
         """JSON. A payload is shown by its SHA-256."""
         replayed: _builtins.str
@@ -183,6 +183,8 @@ class Replay(_message.Message):
     RECORDED_HASH_FIELD_NUMBER: _builtins.int
     REPLAYED_HASH_FIELD_NUMBER: _builtins.int
     FIRST_DIFFERENCE_FIELD_NUMBER: _builtins.int
+    REDECIDED_FIELD_NUMBER: _builtins.int
+    DECIDED_OTHERWISE_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     events: _builtins.int
     """The number of events that were folded."""
@@ -192,9 +194,17 @@ class Replay(_message.Message):
     """
     replayed_hash: _builtins.str
     """SHA-256 of the rows that the journal adds up to."""
+    redecided: _builtins.int
+    """The number of events that were also decided anew: the present rules were given what the journal holds of the command."""
     @_builtins.property
     def first_difference(self) -> Global___Replay.Difference:
         """Absent: none was found."""
+
+    @_builtins.property
+    def decided_otherwise(self) -> Global___Replay.Difference:
+        """The first event that the present rules decide otherwise. The rules may have changed on purpose, so this is no damage.
+        Absent: there is none.
+        """
 
     def __init__(
         self,
@@ -204,10 +214,12 @@ class Replay(_message.Message):
         recorded_hash: _builtins.str = ...,
         replayed_hash: _builtins.str = ...,
         first_difference: Global___Replay.Difference | None = ...,
+        redecided: _builtins.int = ...,
+        decided_otherwise: Global___Replay.Difference | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["first_difference", b"first_difference"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decided_otherwise", b"decided_otherwise", "first_difference", b"first_difference"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "execution_id", b"execution_id", "first_difference", b"first_difference", "recorded_hash", b"recorded_hash", "replayed_hash", b"replayed_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided_otherwise", b"decided_otherwise", "events", b"events", "execution_id", b"execution_id", "first_difference", b"first_difference", "recorded_hash", b"recorded_hash", "redecided", b"redecided", "replayed_hash", b"replayed_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
