@@ -26,6 +26,11 @@ class ApiSettings(StoringSettings):
     checkers: int = Field(default=2, ge=1, le=16)
     # How long it is recorded who changed what.
     audit_seconds: float = Field(default=365 * DAY_SECONDS, gt=0)
+    # How many executions of one workspace the jobs at this api give a command in a second. Each costs about six calls
+    # of dispatchers and coordinators, so that a job uses a small part of what they can do.
+    bulk_per_second: float = Field(default=100.0, gt=0)
+    # How long a bulk job can be read after its end.
+    bulk_job_seconds: float = Field(default=30 * DAY_SECONDS, gt=0)
     # It is the same in every replica and after every start, so that a repeated CreateApiKey gets the same key
     # (app/key_material.py). None: the service secret is used.
     key_secret_file: Path | None = None

@@ -10,6 +10,8 @@ import uvloop
 
 from services.api.app.approvals import Approvals
 from services.api.app.authenticator import Authenticator
+from services.api.app.bulk_jobs import BulkDesk
+from services.api.app.bulk_worker import BulkWorker
 from services.api.app.changes import Changes
 from services.api.app.checking.children import Checkers
 from services.api.app.commands import Commands
@@ -35,6 +37,7 @@ from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.allowed_callers import RULES
 from services.api.rpc.approvals import ApprovalServicer
+from services.api.rpc.bulk_jobs import BulkServing, ExecutionCommands
 from services.api.rpc.children import ChildServicer
 from services.api.rpc.circuits import CircuitServicer
 from services.api.rpc.dead_letters import DeadLetterServicer
@@ -46,7 +49,9 @@ from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
 from services.api.rpc.workspaces import ApiKeyServicer, WorkspaceServicer
-from services.api.store.audit import CHANNEL, PostgresAudit, forget
+from services.api.store import audit, bulk_jobs
+from services.api.store.audit import PostgresAudit
+from services.api.store.bulk_jobs import PostgresBulkJobs
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
@@ -97,7 +102,7 @@ class ApiService:
         self.name = f"{SERVICE}-{settings.replica}"
         self._clock = SystemClock()
         self._sampler = Sampler(settings.traces_per_second)
-        self._limits_changed = Level()
+        self._limits_changed, self._jobs_changed = Level(), Level()
         self._connect()
         self._join_peers()
         self._join_use_cases()
@@ -109,6 +114,7 @@ class ApiService:
         self._keys = PostgresKeys(self._database)
         self._workspaces = PostgresWorkspaces(self._database)
         self._workflows = PostgresWorkflows(self._database)
+        self._jobs = PostgresBulkJobs(self._database)
 
     def _join_peers(self) -> None:
         settings = self._settings
@@ -142,6 +148,15 @@ class ApiService:
             self._commands,
             self._clock,
         )
+        self._bulk_worker = BulkWorker(
+            self._jobs,
+            self._executions,
+            ExecutionCommands(self._executions, self._commands),
+            self._jobs_changed,
+            self._clock,
+            per_second=self._settings.bulk_per_second,
+            lease_scale=self._settings.lease_scale,
+        )
         self._checkers = Checkers(self._settings.checkers)
         self._starter = Starter(
             startables=self._startables,
@@ -165,8 +180,17 @@ class ApiService:
         starting = Starting(self._starter, self._executions, self._watches, self._sampler, self._clock)
         forking = Forking(self._starter, self._executions, self._workflows)
         explanations = Explanations(self._executions, self._reads, self._queue)
+        bulk = BulkServing(BulkDesk(self._jobs, self._executions, Identifiers(self._clock), self._clock))
         executions = ExecutionServicer(
-            starting, forking, self._executions, self._commands, explanations, self._watcher, self._reads, self._clock
+            starting,
+            forking,
+            self._executions,
+            self._commands,
+            explanations,
+            self._watcher,
+            self._reads,
+            bulk,
+            self._clock,
         )
         examiner = DefinitionExaminer(self._checkers)
         workflows = WorkflowServicer(self._workflows, self._startables, self._reads, examiner)
@@ -195,8 +219,8 @@ class ApiService:
         await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
 
     def loops(self) -> Loops:
-        changes = Changes(self._authenticator, self._startables, self._limits_changed)
-        listener = Notifications(self._settings.database_url, [CHANNEL], changes.heard, name="api-listen")
+        changes = Changes(self._authenticator, self._startables, self._limits_changed, self._jobs_changed)
+        listener = Notifications(self._settings.database_url, [audit.CHANNEL], changes.heard, name="api-listen")
         limits = LimitsConfigurer(self._workspaces, self._dispatchers, self._limits_changed)
         return (
             ("dispatchers", self._dispatchers.run),
@@ -206,13 +230,15 @@ class ApiService:
             ("admissions", self._watcher.run),
             ("changes", listener.run),
             ("limits", limits.run),
-            ("retention", Retention(self._forget_audit, clock=self._clock).run),
+            ("bulk jobs", self._bulk_worker.run),
+            ("retention", Retention(self._forget_audit, self._forget_jobs, clock=self._clock).run),
             ("keys of open calls", self.server.check_keys),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 
     def drain_steps(self) -> Steps:
         return (
+            ("bulk jobs", self._bulk_worker.drain),
             # Waiting callers are told to ask another api, or the server would wait for them.
             ("waiting callers", self._watches.drain),
             ("server", lambda: self.server.stop(self._settings.drain_seconds * FINISHING_SHARE)),
@@ -227,7 +253,10 @@ class ApiService:
         )
 
     async def _forget_audit(self) -> int:
-        return await forget(self._database, self._settings.audit_seconds)
+        return await audit.forget(self._database, self._settings.audit_seconds)
+
+    async def _forget_jobs(self) -> int:
+        return await bulk_jobs.forget(self._database, self._settings.bulk_job_seconds)
 
 
 def _key_mint(settings: ApiSettings) -> KeyMint:

@@ -13,7 +13,7 @@ from tests.chaos.load import CALL_SECONDS, HastyClient, Load
 from tests.chaos.one_dispatcher import OneDispatcher, newest
 from tests.support.pace import pause
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, workspaces_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 
@@ -21,6 +21,8 @@ from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 QUICK = "chaos-branch"
 # It sleeps for long enough (10 s and more) to be parked.
 NAP, NAP_DURATION = "chaos-nap", "12s"
+# As this one, for jobs that cancel many.
+CROWD = "chaos-crowd"
 # It is never parked, so a coordinator holds it until its end.
 DOZE, DOZE_DURATION = "chaos-doze", "3s"
 # Parents: of a child that ends at once, and of one that sleeps.
@@ -56,6 +58,7 @@ class Stimuli:
             "api.start": self.start_everywhere,
             "api.cancel": self.cancel_everywhere,
             "api.command": self.pause_everywhere,
+            "api.bulk": partial(self.cancel_many_at, replica),
             "api.workflow": self.apply_everywhere,
             "api.workspace": self.workspaces_everywhere,
             "api.key": self.keys_everywhere,
@@ -113,6 +116,15 @@ class Stimuli:
             request = executions_pb2.PauseExecutionRequest(execution_id=execution_id)
             await client.call(client.executions.PauseExecution, request)
             await client.cancel(execution_id)
+
+    async def cancel_many_at(self, replica: int) -> None:
+        """Any api may take the job. So the one that is to die takes one sooner or later."""
+        await self._apply_sleeper(CROWD, NAP_DURATION)
+        client = self._clients[replica]
+        await client.start(CROWD, request_id=uuid.uuid4().hex)
+        filter_ = f'workflow = "{CROWD}" AND NOT state = CANCELLED'
+        request = executions_pb2.BulkExecutionsRequest(filter=filter_, action=resources_pb2.BulkJob.CANCEL)
+        await client.call(client.executions.BulkExecutions, request)
 
     async def nap(self) -> None:
         await self._sleeping(NAP, NAP_DURATION)

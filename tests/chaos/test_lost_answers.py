@@ -33,8 +33,8 @@ from windlass.api.v1 import (
 CALL_SECONDS = 10.0
 # These fields depend on the moment of the answer, not on the change.
 _MOMENTARY = {"existing", "updateTime", "change", "windowStartTime"}
-# An execution goes on between two answers, but these fields stay.
-_LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
+# An execution or a job goes on between two answers, but these fields stay.
+_LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels", "action", "filter", "caller"}
 _READING = ("Get", "List", "Watch", "Validate", "Explain", "Export", "Replay")
 
 
@@ -313,7 +313,29 @@ async def _quarantine(calls: Calls) -> dead_letters_pb2.QuarantineRunRequest:
     return dead_letters_pb2.QuarantineRunRequest(run_id=f"{id_}.1", notes="it hangs")
 
 
+async def _bulk(calls: Calls, count: int = 1) -> executions_pb2.BulkExecutionsRequest:
+    workflow = await _workflow(calls)
+    requests = [executions_pb2.StartExecutionRequest(workflow=workflow)] * count
+    await calls("BatchStartExecutions", executions_pb2.BatchStartExecutionsRequest(requests=requests))
+    return executions_pb2.BulkExecutionsRequest(
+        filter=f'workflow = "{workflow}"', action=resources_pb2.BulkJob.PAUSE, request_id=uuid.uuid4().hex
+    )
+
+
+async def _jobs(calls: Calls, request: Any) -> int:
+    listed = await calls("ListBulkJobs", executions_pb2.ListBulkJobsRequest())
+    return [each.filter for each in listed.jobs].count(request.filter)
+
+
+async def _stop(calls: Calls) -> executions_pb2.StopBulkJobRequest:
+    """Of a job that would go on for longer than the test."""
+    began = await calls("BulkExecutions", await _bulk(calls, 100))
+    return executions_pb2.StopBulkJobRequest(job=began.job.id)
+
+
 CASES = {
+    "BulkExecutions": Case(_bulk, _jobs),
+    "StopBulkJob": Case(_stop),
     "PauseExecution": Case(_pause, _counted("ExecutionPaused")),
     "ResumeExecution": Case(_resume, _counted("ExecutionResumed")),
     "RetryExecution": Case(_retry, _counted("ExecutionReopened")),
@@ -345,7 +367,8 @@ CASES = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def calls() -> AsyncIterator[Calls]:
-    async with running_stack(modules=[Path(__file__).with_name("deferring_modules.py")]) as stack:
+    modules = [Path(__file__).with_name("deferring_modules.py")]
+    async with running_stack(modules=modules, extra_env=["api:WINDLASS_BULK_PER_SECOND=2"]) as stack:
         yield Calls(stack)
 
 
@@ -383,6 +406,6 @@ def _kept(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kept = {name: _kept(each) for name, each in value.items() if name not in _MOMENTARY}
-    if "execution" in kept:
-        kept["execution"] = {name: kept["execution"].get(name) for name in _LASTING}
+    for going in {"execution", "job"} & set(kept):
+        kept[going] = {name: kept[going].get(name) for name in _LASTING}
     return kept

@@ -40,6 +40,9 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "CancelExecution": {"executionId": UNKNOWN_ID},
     "ForkExecution": {"executionId": UNKNOWN_ID},
     "ListEvents": {"executionId": UNKNOWN_ID},
+    "BulkExecutions": {"filter": "state = FAILED", "action": "CANCEL", "dryRun": True},
+    "GetBulkJob": {"job": UNKNOWN_ID},
+    "StopBulkJob": {"job": UNKNOWN_ID},
     "SignalExecution": {"executionId": UNKNOWN_ID, "signal": "go"},
     "GetApproval": {"approvalId": f"{UNKNOWN_ID}.1"},
     "DecideApproval": {"approvalId": f"{UNKNOWN_ID}.1", "decision": "APPROVE"},
@@ -93,7 +96,9 @@ async def answer(
 
 async def rows(stack: Stack) -> dict[str, int]:
     """The number of rows in each table to which a request could add one."""
-    own = (f"api.{table}" for table in ("workflows", "workflow_versions", "workspaces", "api_keys", "audit"))
+    own = (
+        f"api.{table}" for table in ("workflows", "workflow_versions", "workspaces", "api_keys", "audit", "bulk_jobs")
+    )
     return await stack.counts(*own, "coordinator.executions", "coordinator.journal")
 
 
@@ -236,6 +241,12 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "key with an end in the past": asked("CreateApiKey", role="VIEWER", expire_time={"seconds": 1_577_836_800}),
         **{f"filter {text[:24]}": listing(filter=text) for text in FAULTY_FILTERS},
         "unknown order": listing(order_by="state"),
+        "job without a filter": asked("BulkExecutions", action="CANCEL"),
+        "job without an action": asked("BulkExecutions", filter="state = FAILED"),
+        "job with a faulty filter": asked("BulkExecutions", filter="state = BLUE", action="CANCEL"),
+        "job with overrides that are no objects": asked(
+            "BulkExecutions", filter="state = FAILED", action="RETRY", input_overrides=structured({"node": 1})
+        ),
         "page token that is none": listing(page_token="zzz"),
         "page token with a wrong place": listing(page_token="W10"),
         "page of 1,001": listing(page_size=1001),
@@ -255,6 +266,11 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
     ("NOT_FOUND", "EXECUTION_NOT_FOUND"): {
         "unknown execution": asked("GetExecution", execution_id=UNKNOWN_ID),
         "id that is none": asked("GetExecution", execution_id="' OR 1=1"),
+    },
+    ("NOT_FOUND", "BULK_JOB_NOT_FOUND"): {
+        "unknown job": asked("GetBulkJob", job=UNKNOWN_ID),
+        "stop of an unknown job": asked("StopBulkJob", job=UNKNOWN_ID),
+        "job that is none": asked("GetBulkJob", job="' OR 1=1"),
     },
     ("NOT_FOUND", "RUN_NOT_FOUND"): {
         "unknown run": asked("GetRun", run_id=f"{UNKNOWN_ID}.1"),

@@ -8,6 +8,7 @@ import typer
 from windlass.cli import (
     access,
     approvals,
+    bulk_jobs,
     circuits,
     comparing,
     dead_letters,
@@ -58,6 +59,7 @@ app.add_typer(circuits.app, name="circuits")
 app.add_typer(approvals.approvals, name="approvals")
 app.add_typer(approvals.run, name="run")
 people.register(app)
+app.add_typer(bulk_jobs.jobs, name="jobs")
 comparing.register(app)
 exporting.register(app)
 app.add_typer(dead_letters.app, name="dead-letters")

@@ -5,7 +5,7 @@ One thing that is refused does not keep the command from the others. The exit co
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -14,20 +14,21 @@ from windlass.cli.output import say, visible
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Name what would be changed, and change nothing.")]
 
 
-class Choice(NamedTuple):
-    """What the caller has chosen."""
-
-    ids: Sequence[str] | None
-    filter_text: str
-    is_dry_run: bool
+def is_by_filter(ids: Sequence[str] | None, filter_text: str) -> bool:
+    """Whether the caller has chosen by a filter, and not by ids."""
+    if filter_text and ids:
+        raise typer.BadParameter("give ids or --filter, not both")
+    if not filter_text and not ids:
+        raise typer.BadParameter("give the ids, - to read them from the standard input, or --filter")
+    return bool(filter_text)
 
 
 def do_for_each(
-    choice: Choice, list_all: Callable[[str], Sequence[str]], do: Callable[[str], Any], show: Callable[[Any], Any]
+    given: Sequence[str], do: Callable[[str], Any], show: Callable[[Any], Any], *, is_dry_run: bool
 ) -> None:
-    """`list_all` gives the ids that match a filter. `show` prints the answer of `do` for one of them."""
-    ids = _chosen(choice, list_all)
-    if choice.is_dry_run:
+    """`show` prints the answer of `do` for one of them."""
+    ids = [line.strip() for line in sys.stdin if line.strip()] if list(given) == ["-"] else given
+    if is_dry_run:
         for each in ids:
             say(each)
         return
@@ -52,15 +53,3 @@ def _done(subject: str, do: Callable[[str], Any], show: Callable[[Any], Any]) ->
         say(visible(f"{subject}: {said.details()}"), err=True)
         return False
     return True
-
-
-def _chosen(choice: Choice, list_all: Callable[[str], Sequence[str]]) -> Sequence[str]:
-    if choice.filter_text:
-        if choice.ids:
-            raise typer.BadParameter("give ids or --filter, not both")
-        return list_all(choice.filter_text)
-    if list(choice.ids or ()) == ["-"]:
-        return [line.strip() for line in sys.stdin if line.strip()]
-    if not choice.ids:
-        raise typer.BadParameter("give the ids, - to read them from the standard input, or --filter")
-    return choice.ids

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.choosing import Choice, DryRunOption, do_for_each
+from windlass.cli.choosing import DryRunOption, do_for_each, is_by_filter
 from windlass.cli.connection import Api, JsonOption, command
 from windlass.cli.executions import json_object
 from windlass.cli.output import say
@@ -111,7 +111,7 @@ def requeue(
         )
         return api.call(request).dead_letter
 
-    _do(api, Choice(dead_letter_ids, filter_, dry_run), do, as_json=as_json)
+    _do(api, _chosen(api, dead_letter_ids, filter_), do, is_dry_run=dry_run, as_json=as_json)
 
 
 @command(app)
@@ -162,7 +162,7 @@ def discard(
     def do(letter_id: str) -> Any:
         return api.call(messages.DiscardDeadLetterRequest(dead_letter_id=letter_id, notes=notes)).dead_letter
 
-    _do(api, Choice(dead_letter_ids, filter_, dry_run), do, as_json=as_json)
+    _do(api, _chosen(api, dead_letter_ids, filter_), do, is_dry_run=dry_run, as_json=as_json)
 
 
 @command(app)
@@ -197,12 +197,15 @@ def quarantine(
     (render.print_json if as_json else _show_line)(letter)
 
 
-def _do(api: Api, choice: Choice, do: Any, *, as_json: bool) -> None:
-    def list_all(filter_text: str) -> Sequence[str]:
-        found = api.whole(messages.ListDeadLettersRequest(filter=filter_text, page_size=1000))
-        return [letter.id for letter in found.dead_letters]
+def _chosen(api: Api, ids: Sequence[str] | None, filter_text: str) -> Sequence[str]:
+    if not is_by_filter(ids, filter_text):
+        return ids or ()
+    found = api.whole(messages.ListDeadLettersRequest(filter=filter_text, page_size=1000))
+    return [letter.id for letter in found.dead_letters]
 
-    do_for_each(choice, list_all, do, render.print_json if as_json else _show_line)
+
+def _do(api: Api, ids: Sequence[str], do: Any, *, is_dry_run: bool, as_json: bool) -> None:
+    do_for_each(ids, do, render.print_json if as_json else _show_line, is_dry_run=is_dry_run)
 
 
 def _show_line(letter: Any) -> None:

@@ -1,4 +1,4 @@
-"""Executions: start, watch, look, cancel, signal."""
+"""Executions: start, watch, look, signal."""
 
 import json
 import time
@@ -24,7 +24,6 @@ def register(app: typer.Typer) -> None:
     command(app)(start)
     command(app)(watch)
     command(app)(get)
-    command(app, shows=_show)(cancel)
     command(app, shows=lambda explanation: say(explanation.text))(explain)
     command(app, shows=_show)(signal)
     command(app)(events)
@@ -126,15 +125,6 @@ def list_(
 ) -> Any:
     """List executions, newest first."""
     return api.call(messages.ListExecutionsRequest(filter=filter_, page_size=limit))
-
-
-def cancel(
-    api: Api,
-    execution_id: IdArgument,
-    reason: Annotated[str, typer.Option(help="Kept as the message of its error.")] = "",
-) -> Any:
-    """Cancel an execution. Its running nodes are told to stop."""
-    return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
 
 
 def signal(

@@ -1,14 +1,17 @@
-"""What a person can do with executions that are there: pause them, let them go on, have failed work done again, in the
-same execution or in a fork."""
+"""What a person can do with executions that are there: cancel them, pause them, let them go on, have failed work done
+again, in the same execution or in a fork.
+
+Ids are called one by one. For a filter the server has a job, except for forks."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from windlass.cli import messages, render
-from windlass.cli.choosing import Choice, DryRunOption, do_for_each
+from windlass.cli import bulk_jobs, messages, render
+from windlass.cli.bulk_jobs import WaitOption
+from windlass.cli.choosing import DryRunOption, do_for_each, is_by_filter
 from windlass.cli.connection import Api, JsonOption, command
 from windlass.cli.executions import json_object
 from windlass.cli.output import say
@@ -21,8 +24,28 @@ FilterOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    for each in (pause, resume, retry, fork):
+    for each in (cancel, pause, resume, retry, fork):
         command(app)(each)
+
+
+def cancel(
+    api: Api,
+    execution_ids: IdsArgument = None,
+    filter_: FilterOption = "",
+    reason: Annotated[str, typer.Option(help="Kept as the message of its error.")] = "",
+    dry_run: DryRunOption = False,
+    wait: WaitOption = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel executions. Their running nodes are told to stop."""
+
+    def do(execution_id: str) -> Any:
+        return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
+
+    many = messages.BulkExecutionsRequest(
+        filter=filter_, action=messages.BulkJob.CANCEL, reason=reason, dry_run=dry_run
+    )
+    _do(api, execution_ids, do, many, wait=wait, as_json=as_json)
 
 
 def pause(
@@ -31,6 +54,7 @@ def pause(
     filter_: FilterOption = "",
     reason: Annotated[str, typer.Option(help="Shown with the execution while it is paused.")] = "",
     dry_run: DryRunOption = False,
+    wait: WaitOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Pause executions: what runs may finish, nothing new begins."""
@@ -38,7 +62,8 @@ def pause(
     def do(execution_id: str) -> Any:
         return api.call(messages.PauseExecutionRequest(execution_id=execution_id, reason=reason)).execution
 
-    _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
+    many = messages.BulkExecutionsRequest(filter=filter_, action=messages.BulkJob.PAUSE, reason=reason, dry_run=dry_run)
+    _do(api, execution_ids, do, many, wait=wait, as_json=as_json)
 
 
 def resume(
@@ -46,6 +71,7 @@ def resume(
     execution_ids: IdsArgument = None,
     filter_: FilterOption = "",
     dry_run: DryRunOption = False,
+    wait: WaitOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Let paused executions go on."""
@@ -55,7 +81,8 @@ def resume(
             messages.ResumeExecutionRequest(execution_id=execution_id, request_id=str(uuid.uuid4()))
         ).execution
 
-    _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
+    many = messages.BulkExecutionsRequest(filter=filter_, action=messages.BulkJob.RESUME, dry_run=dry_run)
+    _do(api, execution_ids, do, many, wait=wait, as_json=as_json)
 
 
 def retry(
@@ -70,6 +97,7 @@ def retry(
         ),
     ] = "{}",
     dry_run: DryRunOption = False,
+    wait: WaitOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Do failed nodes again, and what depends on them."""
@@ -81,7 +109,10 @@ def retry(
         )
         return api.call(request).execution
 
-    _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
+    many = messages.BulkExecutionsRequest(
+        filter=filter_, action=messages.BulkJob.RETRY, from_node=from_node, input_overrides=laid_over, dry_run=dry_run
+    )
+    _do(api, execution_ids, do, many, wait=wait, as_json=as_json)
 
 
 def fork(
@@ -114,18 +145,22 @@ def fork(
         )
         return api.call(request).execution
 
-    _do(api, Choice(execution_ids, filter_, dry_run), do, as_json=as_json)
+    ids: Sequence[str] = execution_ids or ()
+    if is_by_filter(ids, filter_):
+        found = api.whole(messages.ListExecutionsRequest(filter=filter_, page_size=1000))
+        ids = [execution.id for execution in found.executions]
+    do_for_each(ids, do, render.print_json if as_json else _show, is_dry_run=dry_run)
 
 
-def _do(api: Api, choice: Choice, do: Any, *, as_json: bool) -> None:
-    def list_all(filter_text: str) -> Sequence[str]:
-        found = api.whole(messages.ListExecutionsRequest(filter=filter_text, page_size=1000))
-        return [execution.id for execution in found.executions]
+def _do(api: Api, ids: list[str] | None, do: Callable[[str], Any], many: Any, *, wait: bool, as_json: bool) -> None:
+    if is_by_filter(ids, many.filter):
+        bulk_jobs.run(api, many, wait=wait, as_json=as_json)
+    else:
+        do_for_each(ids or (), do, render.print_json if as_json else _show, is_dry_run=many.dry_run)
 
-    def show(execution: Any) -> None:
-        origin = f", fork of {execution.origin_execution_id}" if execution.origin_execution_id else ""
-        state = render.cell(execution, "state")
-        is_paused_in_queue = state == "PENDING" and execution.HasField("pause")
-        say(f"{execution.id} {state}{', paused before it begins' if is_paused_in_queue else ''}{origin}")
 
-    do_for_each(choice, list_all, do, render.print_json if as_json else show)
+def _show(execution: Any) -> None:
+    origin = f", fork of {execution.origin_execution_id}" if execution.origin_execution_id else ""
+    state = render.cell(execution, "state")
+    is_paused_in_queue = state == "PENDING" and execution.HasField("pause")
+    say(f"{execution.id} {state}{', paused before it begins' if is_paused_in_queue else ''}{origin}")

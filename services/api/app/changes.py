@@ -8,10 +8,13 @@ from services.chassis.process.batcher import Level
 
 
 class Changes:
-    def __init__(self, authenticator: Authenticator, startables: Startables, limits_changed: Level) -> None:
+    def __init__(
+        self, authenticator: Authenticator, startables: Startables, limits_changed: Level, jobs_changed: Level
+    ) -> None:
         self._authenticator = authenticator
         self._startables = startables
         self._limits_changed = limits_changed
+        self._jobs_changed = jobs_changed
 
     def heard(self, channel: str, payload: str) -> None:
         """An empty payload means that anything may have changed."""
@@ -32,7 +35,10 @@ class Changes:
                 self._authenticator.forget_all()
                 self._startables.forget(name)
                 self._limits_changed.set()
+            case "bulk_job":
+                self._jobs_changed.set()
             case _:
                 self._authenticator.forget_all()
                 self._startables.forget_all()
                 self._limits_changed.set()
+                self._jobs_changed.set()

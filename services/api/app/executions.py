@@ -120,7 +120,8 @@ class Executions:
         watch = self._watches.open(execution_id)
         try:
             crash_point("api.cancel.before_deliver")
-            if await self._queue.cancel(workspace, execution_id, reason, caller, self._clock.epoch_ns()):
+            message_id = cancel_id(execution_id)
+            if await self._queue.cancel(workspace, execution_id, message_id, reason, caller, self._clock.epoch_ns()):
                 crash_point("api.cancel.after_deliver")
                 final = await self.wait(watch, CANCEL_SECONDS)
                 if final is not None:
@@ -129,6 +130,18 @@ class Executions:
             return _cancelled(execution) if execution.is_final else execution
         finally:
             watch.close()
+
+    async def order_cancel(self, workspace: str, execution_id: str, request_id: str, reason: str, caller: str) -> None:
+        """The same, without waiting for the end."""
+        execution = await self.find(workspace, execution_id)
+        if not execution.is_final:
+            message_id, now_ns = cancel_id(execution_id, request_id), self._clock.epoch_ns()
+            if await self._queue.cancel(workspace, execution_id, message_id, reason, caller, now_ns):
+                return
+            self._going.pop(execution_id, None)
+            execution = await self.find(workspace, execution_id)
+        if execution.is_final:
+            _cancelled(execution)
 
     async def _started(self, execution_id: str) -> ExecutionView | None:
         found = await self._reads.executions([execution_id])
@@ -173,6 +186,12 @@ class Executions:
             if started is None or (row.is_given_up and not started.is_final):
                 found.append(_ended(started, row))
         return found
+
+
+def cancel_id(execution_id: str, request_id: str = "") -> str:
+    """The message id of a cancel. Without a request id, all cancels of an execution have the same one, so a repeat is
+    the same message."""
+    return f"cancel:{execution_id}:{request_id}" if request_id else f"cancel:{execution_id}"
 
 
 def _ended(started: ExecutionView | None, row: ExecutionView) -> ExecutionView:

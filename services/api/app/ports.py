@@ -316,9 +316,11 @@ class ExecutionQueue(Protocol):
         """The starts that used these request ids. Unused ones are left out."""
         ...
 
-    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
-        """Put a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
-        or it has ended."""
+    async def cancel(
+        self, workspace: str, execution_id: str, message_id: str, reason: str, caller: str, epoch_ns: int
+    ) -> bool:
+        """Put a cancel into the execution's mailbox; one with the same message id is a repeat. False: there is
+        no such execution, or it has ended."""
         ...
 
 

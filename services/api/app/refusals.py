@@ -174,6 +174,30 @@ def circuit_not_found(target: str) -> Refusal:
     return _refusal("CIRCUIT_NOT_FOUND", message, "windlass circuits list", target=target)
 
 
+def bulk_job_not_found(job_id: str) -> Refusal:
+    return _refusal("BULK_JOB_NOT_FOUND", "there is no such job in this workspace", "windlass jobs list", job=job_id)
+
+
+def bulk_job_ended(job_id: str, state: str) -> Refusal:
+    hint = f"windlass jobs show {quote(job_id)}"
+    return _refusal("BULK_JOB_ENDED", f"the job has already ended: {state}", hint, job=job_id, state=state)
+
+
+def bulk_jobs_exceeded(workspace: str, jobs_max: int) -> Refusal:
+    return Refusal(
+        "BULK_JOBS_EXCEEDED",
+        f"{jobs_max} jobs of this workspace run already",
+        metadata={"workspace": workspace, "try": "windlass jobs list"},
+        retry_after=QUEUE_RETRY_SECONDS,
+        quota=[QuotaViolation(f"workspace:{workspace}", f"at most {jobs_max} jobs run at once")],
+    )
+
+
+def bulk_request_id_reused(request_id: str, job_id: str) -> Refusal:
+    metadata = {"request_id": request_id, "job": job_id, "try": f"windlass jobs show {quote(job_id)}"}
+    return Refusal("REQUEST_ID_REUSED", "this request_id was used before with other content", metadata=metadata)
+
+
 def request_id_reused(request_id: str, existing: str) -> Refusal:
     metadata = {"request_id": request_id, "try": "use a new request_id for other content"}
     if existing:

@@ -46,10 +46,11 @@ class DispatcherQueue:
         request = pb.GetQueuePlaceRequest(workspace=workspace, execution_id=execution_id)
         return await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueuePlace, request)
 
-    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
+    async def cancel(
+        self, workspace: str, execution_id: str, message_id: str, reason: str, caller: str, epoch_ns: int
+    ) -> bool:
         message = sessions_pb2.ExecutionMessage(
-            # All cancels of an execution have the same id, so a repeat is the same message.
-            message_id=f"cancel:{execution_id}",
+            message_id=message_id,
             execution_id=execution_id,
             cancel=sessions_pb2.ExecutionMessage.Cancel(reason=reason, caller=caller),
         )

@@ -20,6 +20,8 @@ SYSTEM: Final = system().receiving(SMALL_BYTES_MAX)
 OWN_KEYS: Final = (members("ADMIN") | system()).receiving(SMALL_BYTES_MAX)
 # The longest wait of a start, and time to answer.
 WAIT_SECONDS_MAX: Final = 3_600.0 + 30.0
+# A dry run of a bulk job reads up to 100,000 executions.
+COUNT_SECONDS_MAX: Final = 120.0
 # 64 MiB at 2 Mbit/s.
 OUTPUT_SECONDS_MAX: Final = 300.0
 
@@ -53,6 +55,10 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXECUTIONS}/SignalExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/RetryExecution": WRITE_DOCUMENT,
     f"{_EXECUTIONS}/ForkExecution": WRITE_DOCUMENT.with_trace(),
+    f"{_EXECUTIONS}/BulkExecutions": WRITE_DOCUMENT.within(COUNT_SECONDS_MAX),
+    f"{_EXECUTIONS}/GetBulkJob": READ,
+    f"{_EXECUTIONS}/ListBulkJobs": READ,
+    f"{_EXECUTIONS}/StopBulkJob": WRITE,
     f"{_EXECUTIONS}/ListEvents": READ,
     f"{_EXECUTIONS}/ExplainExecution": READ,
     f"{_RUNS}/ListRuns": READ,

@@ -15,6 +15,7 @@ from services.api.app.explanations import Explanations
 from services.api.app.ports import EventView, ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
 from services.api.rpc import translate
+from services.api.rpc.bulk_jobs import BulkServing
 from services.api.rpc.explanations import explanation_of
 from services.api.rpc.filter_text import parse
 from services.api.rpc.forking import Forking
@@ -46,6 +47,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         explanations: Explanations,
         watcher: EventWatcher,
         reads: ExecutionReads,
+        bulk: BulkServing,
         clock: Clock,
     ) -> None:
         self._starting = starting
@@ -55,6 +57,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         self._explanations = explanations
         self._watcher = watcher
         self._reads = reads
+        self._bulk = bulk
         self._clock = clock
 
     async def StartExecution(self, request: pb.StartExecutionRequest, context: RpcCall) -> pb.StartExecutionResponse:
@@ -175,3 +178,15 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         execution, told, place = await self._explanations.of(caller().workspace, request.execution_id)
         explanation = explanation_of(translate.listed(execution), told, place, self._clock.epoch_ns() // 1_000)
         return holding(pb.ExplainExecutionResponse, explanation=explanation)
+
+    async def BulkExecutions(self, request: pb.BulkExecutionsRequest, context: RpcCall) -> pb.BulkExecutionsResponse:
+        return await self._bulk.begin(request)
+
+    async def GetBulkJob(self, request: pb.GetBulkJobRequest, context: RpcCall) -> pb.GetBulkJobResponse:
+        return await self._bulk.get(request)
+
+    async def ListBulkJobs(self, request: pb.ListBulkJobsRequest, context: RpcCall) -> pb.ListBulkJobsResponse:
+        return await self._bulk.page(request)
+
+    async def StopBulkJob(self, request: pb.StopBulkJobRequest, context: RpcCall) -> pb.StopBulkJobResponse:
+        return await self._bulk.stop(request)

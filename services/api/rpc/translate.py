@@ -85,9 +85,9 @@ def enqueue_item(start: PreparedStart, caller: str, traceparent: str) -> queue_p
     return item
 
 
-def command() -> ExecutionCommand:
-    """A command of the caller. Its kind and its message_id are yet to be set."""
-    made = ExecutionCommand(caller=caller().title)
+def command(title: str | None = None) -> ExecutionCommand:
+    """A command of the caller, or of the one with this title. Its kind and its message_id are yet to be set."""
+    made = ExecutionCommand(caller=caller().title if title is None else title)
     made.time.GetCurrentTime()
     return made
 

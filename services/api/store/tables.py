@@ -6,6 +6,7 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     ForeignKey,
     ForeignKeyConstraint,
@@ -19,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from services.chassis.postgres.columns import TIME, key, needed, optional
 
@@ -89,6 +90,39 @@ audit: Final = Table(
     *needed(JSONB, "details"),
 )
 Index("audit_by_workspace", audit.c.workspace, audit.c.audit_id)
+
+bulk_jobs: Final = Table(
+    "bulk_jobs",
+    metadata,
+    *key(Uuid, "job_id"),
+    Column("workspace", Text, ForeignKey(workspaces.c.workspace), nullable=False),
+    *needed(Text, "request_id caller action filter reason from_node state message"),
+    *needed(LargeBinary, "input_overrides"),
+    *needed(Integer, "matched done failed epoch"),
+    *needed(Boolean, "is_counted is_cut"),
+    *needed(JSONB, "refused samples"),
+    *needed(TIME, "as_of_time create_time"),
+    *optional(TIME, "stop_time end_time lease_time"),
+    *optional(Uuid, "holder"),
+)
+Index(
+    "bulk_jobs_by_request",
+    bulk_jobs.c.workspace,
+    bulk_jobs.c.request_id,
+    unique=True,
+    postgresql_where=bulk_jobs.c.request_id != "",
+)
+Index("bulk_jobs_by_workspace", bulk_jobs.c.workspace, bulk_jobs.c.job_id)
+Index("bulk_jobs_running", bulk_jobs.c.job_id, postgresql_where=bulk_jobs.c.state == "RUNNING")
+Index("bulk_jobs_ended", bulk_jobs.c.end_time, postgresql_where=bulk_jobs.c.end_time.is_not(None))
+
+bulk_job_pages: Final = Table(
+    "bulk_job_pages",
+    metadata,
+    Column("job_id", Uuid, ForeignKey(bulk_jobs.c.job_id), primary_key=True),
+    *key(Integer, "first_place"),
+    *needed(ARRAY(Uuid), "execution_ids"),
+)
 
 
 def uuid_of(text: str) -> uuid.UUID | None:

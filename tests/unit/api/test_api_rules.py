@@ -75,7 +75,8 @@ MEMBERS = {
     "Discard": WRITERS,
     "Mark": WRITERS,
     "Quarantine": WRITERS,
-    "BulkResolve": WRITERS,
+    "Bulk": WRITERS,
+    "Stop": WRITERS,
 }
 # The completion token in their requests is the whole permission.
 OPEN = {f"/windlass.api.v1.RunService/{name}" for name in ("CompleteRun", "FailRun", "HeartbeatRun")}

@@ -39,6 +39,8 @@ class MemoryPlaces:
     def __init__(self, places: dict[str, str]) -> None:
         self.places = places
         self.cancelled: list[str] = []
+        # The ids of the messages that cancel.
+        self.messages: set[str] = set()
 
     def _queued(self, execution_id: str) -> queue_pb2.Queued:
         place = self.places[execution_id]
@@ -78,8 +80,9 @@ class MemoryPlaces:
             for id_ in cut(ids, asked.from_id, limit, ascending=asked.ascending)
         ]
 
-    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
+    async def cancel(self, workspace: str, execution_id: str, message_id: str, *_: Any) -> bool:
         self.cancelled.append(execution_id)
+        self.messages.add(message_id)
         return True
 
     async def unused(self, *_: Any, **__: Any) -> Any:
@@ -289,6 +292,20 @@ async def test_cancel_answers_with_the_cancelled_execution() -> None:
     places = MemoryPlaces({id_of(1): STARTED})
     assert (await executions(places).cancel("team", id_of(1), "enough", "me")).state == "CANCELLED"
     assert places.cancelled == [id_of(1)]
+
+
+async def test_every_cancel_of_one_execution_is_one_message() -> None:
+    places = MemoryPlaces({id_of(1): STARTED})
+    for caller in ("me", "another"):
+        await executions(places).cancel("team", id_of(1), "enough", caller)
+    assert places.messages == {f"cancel:{id_of(1)}"}
+
+
+async def test_a_cancel_with_a_request_id_is_a_message_of_its_own() -> None:
+    places = MemoryPlaces({id_of(1): STARTED})
+    for request_id in ("first", "first", "second"):
+        await executions(places).order_cancel("team", id_of(1), request_id, "enough", "me")
+    assert places.messages == {f"cancel:{id_of(1)}:first", f"cancel:{id_of(1)}:second"}
 
 
 @pytest.mark.parametrize(("state", "reason"), [(Execution.SUCCESS, "EXECUTION_FINAL"), (Execution.CANCELLED, "")])

@@ -110,21 +110,3 @@ async def test_filter_that_a_coordinator_of_another_version_refuses_is_no_fault_
         await CoordinatorReads(Refusing("INVALID_REQUEST")).execution_page(EVERYTHING)
     with pytest.raises(Refusal):
         await CoordinatorReads(Refusing("INTERNAL")).execution_page(EVERYTHING)
-
-
-class Recording(Replicas):
-    """Keeps the requests of calls for the test."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    async def call(self, method: Any, request: Any) -> Any:
-        self.sent.append(request)
-        return queue_pb2.DeliverResponse(found=True)
-
-
-async def test_every_cancel_of_one_execution_is_one_message() -> None:
-    peers = Recording()
-    for caller in ("me", "another"):
-        assert await DispatcherQueue(peers).cancel("team", "an execution", "enough", caller, epoch_ns=1)
-    assert {request.message.message_id for request in peers.sent} == {"cancel:an execution"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,7 @@ def test_news_that_are_not_understood_mean_that_anything_may_have_changed(payloa
         def forget_all(self) -> None:
             forgotten.append("all")
 
-    level = Level()
-    Changes(RefreshingCache(), RefreshingCache(), level).heard("changes", payload)  # type: ignore[arg-type]
-    assert (forgotten, level.is_set) == (["all", "all"], True)
+    limits, jobs = Level(), Level()
+    cache: Any = RefreshingCache()
+    Changes(cache, cache, limits, jobs).heard("changes", payload)
+    assert (forgotten, limits.is_set, jobs.is_set) == (["all", "all"], True, True)

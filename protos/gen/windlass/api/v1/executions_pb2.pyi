@@ -754,3 +754,211 @@ class ExplainExecutionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainExecutionResponse: _TypeAlias = ExplainExecutionResponse  # noqa: Y015
+
+@_typing.final
+class BulkExecutionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    FROM_NODE_FIELD_NUMBER: _builtins.int
+    INPUT_OVERRIDES_FIELD_NUMBER: _builtins.int
+    filter: _builtins.str
+    """As in ListExecutionsRequest."""
+    action: _resources_pb2.BulkJob.Action.ValueType
+    dry_run: _builtins.bool
+    reason: _builtins.str
+    """As in CancelExecutionRequest and PauseExecutionRequest. Other actions have none."""
+    request_id: _builtins.str
+    """Any text that the caller chooses. Empty: no repeat is recognised. A dry run needs none."""
+    from_node: _builtins.str
+    """As in RetryExecutionRequest. Other actions have none."""
+    @_builtins.property
+    def input_overrides(self) -> _struct_pb2.Struct:
+        """As in RetryExecutionRequest, for each execution. Other actions have none."""
+
+    def __init__(
+        self,
+        *,
+        filter: _builtins.str = ...,
+        action: _resources_pb2.BulkJob.Action.ValueType = ...,
+        dry_run: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        from_node: _builtins.str = ...,
+        input_overrides: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input_overrides", b"input_overrides"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "dry_run", b"dry_run", "filter", b"filter", "from_node", b"from_node", "input_overrides", b"input_overrides", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BulkExecutionsRequest: _TypeAlias = BulkExecutionsRequest  # noqa: Y015
+
+@_typing.final
+class BulkExecutionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    MATCHED_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
+    existing: _builtins.bool
+    """True: an earlier call with this request_id began the job."""
+    matched: _builtins.int
+    """Of a dry run: how many executions match now, at most 100,000."""
+    cut: _builtins.bool
+    """Of a dry run: more than that match."""
+    @_builtins.property
+    def job(self) -> _resources_pb2.BulkJob:
+        """Absent after a dry run."""
+
+    @_builtins.property
+    def sample(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Execution]:
+        """Of a dry run: the ten oldest that match, as lists show them."""
+
+    def __init__(
+        self,
+        *,
+        job: _resources_pb2.BulkJob | None = ...,
+        existing: _builtins.bool = ...,
+        matched: _builtins.int = ...,
+        cut: _builtins.bool = ...,
+        sample: _abc.Iterable[_resources_pb2.Execution] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut", b"cut", "existing", b"existing", "job", b"job", "matched", b"matched", "sample", b"sample"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BulkExecutionsResponse: _TypeAlias = BulkExecutionsResponse  # noqa: Y015
+
+@_typing.final
+class GetBulkJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBulkJobRequest: _TypeAlias = GetBulkJobRequest  # noqa: Y015
+
+@_typing.final
+class GetBulkJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _resources_pb2.BulkJob: ...
+    def __init__(
+        self,
+        *,
+        job: _resources_pb2.BulkJob | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBulkJobResponse: _TypeAlias = GetBulkJobResponse  # noqa: Y015
+
+@_typing.final
+class ListBulkJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Default 50, at most 1,000."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBulkJobsRequest: _TypeAlias = ListBulkJobsRequest  # noqa: Y015
+
+@_typing.final
+class ListBulkJobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.BulkJob]: ...
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[_resources_pb2.BulkJob] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBulkJobsResponse: _TypeAlias = ListBulkJobsResponse  # noqa: Y015
+
+@_typing.final
+class StopBulkJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopBulkJobRequest: _TypeAlias = StopBulkJobRequest  # noqa: Y015
+
+@_typing.final
+class StopBulkJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _resources_pb2.BulkJob: ...
+    def __init__(
+        self,
+        *,
+        job: _resources_pb2.BulkJob | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopBulkJobResponse: _TypeAlias = StopBulkJobResponse  # noqa: Y015

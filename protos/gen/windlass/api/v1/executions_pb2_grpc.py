@@ -104,6 +104,26 @@ class ExecutionServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.FromString,
                 _registered_method=True)
+        self.BulkExecutions = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/BulkExecutions',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.BulkExecutionsRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.BulkExecutionsResponse.FromString,
+                _registered_method=True)
+        self.GetBulkJob = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/GetBulkJob',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.GetBulkJobRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.GetBulkJobResponse.FromString,
+                _registered_method=True)
+        self.ListBulkJobs = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/ListBulkJobs',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListBulkJobsRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListBulkJobsResponse.FromString,
+                _registered_method=True)
+        self.StopBulkJob = channel.unary_unary(
+                '/windlass.api.v1.ExecutionService/StopBulkJob',
+                request_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.StopBulkJobRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.StopBulkJobResponse.FromString,
+                _registered_method=True)
 
 
 class ExecutionServiceServicer:
@@ -241,6 +261,43 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BulkExecutions(self, request, context):
+        """Gives one command to every execution that matches a filter, as a job of the server. The call answers when the job is
+        durable; it goes on whatever becomes of the caller and of any api, and each execution gets the command once. It acts
+        on the executions that match when it begins, oldest first; what starts later is left alone. An execution that does
+        not match any more when its turn comes gets the command nevertheless, and refuses it if it does not fit. With
+        `dry_run` nothing is done or recorded: the answer has the count and a sample.
+
+        Idempotent by `request_id`: a repeat answers with the first job (`existing`), and other content under the same id is
+        ALREADY_EXISTS REQUEST_ID_REUSED. RESOURCE_EXHAUSTED BULK_JOBS_EXCEEDED: three jobs of the workspace run already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBulkJob(self, request, context):
+        """The job and how far it has come. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND BULK_JOB_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBulkJobs(self, request, context):
+        """Newest first. Records nothing; repeat it after UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopBulkJob(self, request, context):
+        """The job gives the command to no further execution. The answer shows it as STOPPED; if its api does not answer within
+        3 s, the order is durable, `stop_time` is set, and it stops as soon as an api works on it. What it has done stays. A
+        repeat is OK. NOT_FOUND BULK_JOB_NOT_FOUND; FAILED_PRECONDITION BULK_JOB_ENDED when it is DONE or FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -308,6 +365,26 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ExplainExecution,
                     request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.SerializeToString,
+            ),
+            'BulkExecutions': grpc.unary_unary_rpc_method_handler(
+                    servicer.BulkExecutions,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.BulkExecutionsRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.BulkExecutionsResponse.SerializeToString,
+            ),
+            'GetBulkJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBulkJob,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.GetBulkJobRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.GetBulkJobResponse.SerializeToString,
+            ),
+            'ListBulkJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBulkJobs,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListBulkJobsRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.ListBulkJobsResponse.SerializeToString,
+            ),
+            'StopBulkJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopBulkJob,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_executions__pb2.StopBulkJobRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_executions__pb2.StopBulkJobResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -666,6 +743,114 @@ class ExecutionService:
             '/windlass.api.v1.ExecutionService/ExplainExecution',
             windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_executions__pb2.ExplainExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BulkExecutions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/BulkExecutions',
+            windlass_dot_api_dot_v1_dot_executions__pb2.BulkExecutionsRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.BulkExecutionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBulkJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/GetBulkJob',
+            windlass_dot_api_dot_v1_dot_executions__pb2.GetBulkJobRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.GetBulkJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBulkJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/ListBulkJobs',
+            windlass_dot_api_dot_v1_dot_executions__pb2.ListBulkJobsRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.ListBulkJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopBulkJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.api.v1.ExecutionService/StopBulkJob',
+            windlass_dot_api_dot_v1_dot_executions__pb2.StopBulkJobRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_executions__pb2.StopBulkJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

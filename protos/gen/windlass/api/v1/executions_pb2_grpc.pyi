@@ -94,6 +94,25 @@ class ExecutionServiceStub:
     """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
     ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
     """
+    BulkExecutions: _aio.UnaryUnaryMultiCallable[_executions_pb2.BulkExecutionsRequest, _executions_pb2.BulkExecutionsResponse]
+    """Gives one command to every execution that matches a filter, as a job of the server. The call answers when the job is
+    durable; it goes on whatever becomes of the caller and of any api, and each execution gets the command once. It acts
+    on the executions that match when it begins, oldest first; what starts later is left alone. An execution that does
+    not match any more when its turn comes gets the command nevertheless, and refuses it if it does not fit. With
+    `dry_run` nothing is done or recorded: the answer has the count and a sample.
+
+    Idempotent by `request_id`: a repeat answers with the first job (`existing`), and other content under the same id is
+    ALREADY_EXISTS REQUEST_ID_REUSED. RESOURCE_EXHAUSTED BULK_JOBS_EXCEEDED: three jobs of the workspace run already.
+    """
+    GetBulkJob: _aio.UnaryUnaryMultiCallable[_executions_pb2.GetBulkJobRequest, _executions_pb2.GetBulkJobResponse]
+    """The job and how far it has come. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND BULK_JOB_NOT_FOUND."""
+    ListBulkJobs: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListBulkJobsRequest, _executions_pb2.ListBulkJobsResponse]
+    """Newest first. Records nothing; repeat it after UNAVAILABLE."""
+    StopBulkJob: _aio.UnaryUnaryMultiCallable[_executions_pb2.StopBulkJobRequest, _executions_pb2.StopBulkJobResponse]
+    """The job gives the command to no further execution. The answer shows it as STOPPED; if its api does not answer within
+    3 s, the order is durable, `stop_time` is set, and it stops as soon as an api works on it. What it has done stays. A
+    repeat is OK. NOT_FOUND BULK_JOB_NOT_FOUND; FAILED_PRECONDITION BULK_JOB_ENDED when it is DONE or FAILED.
+    """
 
 class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
@@ -252,6 +271,49 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_executions_pb2.ExplainExecutionResponse]:
         """What the execution waits for at this moment, with the facts, and where its time went. Also for executions that have
         ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def BulkExecutions(
+        self,
+        request: _executions_pb2.BulkExecutionsRequest,
+        context: _aio.ServicerContext[_executions_pb2.BulkExecutionsRequest, _abc.Awaitable[_executions_pb2.BulkExecutionsResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.BulkExecutionsResponse]:
+        """Gives one command to every execution that matches a filter, as a job of the server. The call answers when the job is
+        durable; it goes on whatever becomes of the caller and of any api, and each execution gets the command once. It acts
+        on the executions that match when it begins, oldest first; what starts later is left alone. An execution that does
+        not match any more when its turn comes gets the command nevertheless, and refuses it if it does not fit. With
+        `dry_run` nothing is done or recorded: the answer has the count and a sample.
+
+        Idempotent by `request_id`: a repeat answers with the first job (`existing`), and other content under the same id is
+        ALREADY_EXISTS REQUEST_ID_REUSED. RESOURCE_EXHAUSTED BULK_JOBS_EXCEEDED: three jobs of the workspace run already.
+        """
+
+    @_abc_1.abstractmethod
+    def GetBulkJob(
+        self,
+        request: _executions_pb2.GetBulkJobRequest,
+        context: _aio.ServicerContext[_executions_pb2.GetBulkJobRequest, _abc.Awaitable[_executions_pb2.GetBulkJobResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.GetBulkJobResponse]:
+        """The job and how far it has come. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND BULK_JOB_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ListBulkJobs(
+        self,
+        request: _executions_pb2.ListBulkJobsRequest,
+        context: _aio.ServicerContext[_executions_pb2.ListBulkJobsRequest, _abc.Awaitable[_executions_pb2.ListBulkJobsResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.ListBulkJobsResponse]:
+        """Newest first. Records nothing; repeat it after UNAVAILABLE."""
+
+    @_abc_1.abstractmethod
+    def StopBulkJob(
+        self,
+        request: _executions_pb2.StopBulkJobRequest,
+        context: _aio.ServicerContext[_executions_pb2.StopBulkJobRequest, _abc.Awaitable[_executions_pb2.StopBulkJobResponse]],
+    ) -> _abc.Awaitable[_executions_pb2.StopBulkJobResponse]:
+        """The job gives the command to no further execution. The answer shows it as STOPPED; if its api does not answer within
+        3 s, the order is durable, `stop_time` is set, and it stops as soon as an api works on it. What it has done stays. A
+        repeat is OK. NOT_FOUND BULK_JOB_NOT_FOUND; FAILED_PRECONDITION BULK_JOB_ENDED when it is DONE or FAILED.
         """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _aio.Server) -> None: ...

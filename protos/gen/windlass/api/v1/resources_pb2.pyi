@@ -1140,3 +1140,184 @@ class Approval(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Approval: _TypeAlias = Approval  # noqa: Y015
+
+@_typing.final
+class BulkJob(_message.Message):
+    """A command for many executions, which a job of the server gives to each of them (ExecutionService.BulkExecutions)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BulkJob._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: BulkJob._Action.ValueType  # 0
+        CANCEL: BulkJob._Action.ValueType  # 1
+        PAUSE: BulkJob._Action.ValueType  # 2
+        RESUME: BulkJob._Action.ValueType  # 3
+        RETRY: BulkJob._Action.ValueType  # 4
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    ACTION_UNSPECIFIED: BulkJob.Action.ValueType  # 0
+    CANCEL: BulkJob.Action.ValueType  # 1
+    PAUSE: BulkJob.Action.ValueType  # 2
+    RESUME: BulkJob.Action.ValueType  # 3
+    RETRY: BulkJob.Action.ValueType  # 4
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BulkJob._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: BulkJob._State.ValueType  # 0
+        RUNNING: BulkJob._State.ValueType  # 1
+        DONE: BulkJob._State.ValueType  # 2
+        """Each execution that matched got the command, or refused it."""
+        STOPPED: BulkJob._State.ValueType  # 3
+        """A person has stopped it (StopBulkJob). The executions behind that place did not get the command."""
+        FAILED: BulkJob._State.ValueType  # 4
+        """It could not go on; `message` says why."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper): ...
+    STATE_UNSPECIFIED: BulkJob.State.ValueType  # 0
+    RUNNING: BulkJob.State.ValueType  # 1
+    DONE: BulkJob.State.ValueType  # 2
+    """Each execution that matched got the command, or refused it."""
+    STOPPED: BulkJob.State.ValueType  # 3
+    """A person has stopped it (StopBulkJob). The executions behind that place did not get the command."""
+    FAILED: BulkJob.State.ValueType  # 4
+    """It could not go on; `message` says why."""
+
+    @_typing.final
+    class RefusalCount(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        REASON_FIELD_NUMBER: _builtins.int
+        COUNT_FIELD_NUMBER: _builtins.int
+        reason: _builtins.str
+        """As the command for one execution is refused: EXECUTION_FINAL, EXECUTION_NOT_PAUSED…"""
+        count: _builtins.int
+        def __init__(
+            self,
+            *,
+            reason: _builtins.str = ...,
+            count: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Sample(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        EXECUTION_ID_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        execution_id: _builtins.str
+        reason: _builtins.str
+        message: _builtins.str
+        def __init__(
+            self,
+            *,
+            execution_id: _builtins.str = ...,
+            reason: _builtins.str = ...,
+            message: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "message", b"message", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FROM_NODE_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    MATCHED_FIELD_NUMBER: _builtins.int
+    COUNTED_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    STOP_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    action: Global___BulkJob.Action.ValueType
+    filter: _builtins.str
+    reason: _builtins.str
+    """As it was given: shown with each execution that is cancelled or paused."""
+    from_node: _builtins.str
+    """Of a RETRY, as it was given."""
+    caller: _builtins.str
+    """The title of the key that asked for it. The journal of each execution names it too."""
+    state: Global___BulkJob.State.ValueType
+    matched: _builtins.int
+    """The executions that matched when the job began. It still rises until `counted` is set."""
+    counted: _builtins.bool
+    cut: _builtins.bool
+    """More executions matched than one job takes, which is 100,000. It takes the oldest."""
+    done: _builtins.int
+    """How many got the command. It is durable there, and in nearly every execution carried out."""
+    failed: _builtins.int
+    """How many could not be told, because of a bug, or because what they need was away for minutes."""
+    message: _builtins.str
+    """Why it is FAILED."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___BulkJob.RefusalCount]:
+        """How many refused it, for each reason."""
+
+    @_builtins.property
+    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___BulkJob.Sample]:
+        """Ten of those that have refused the command or could not be told."""
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def stop_time(self) -> _timestamp_pb2.Timestamp:
+        """When a person told it to stop. It is STOPPED a moment later."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """When it became DONE, STOPPED or FAILED. It can be read for 30 days from then on."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        action: Global___BulkJob.Action.ValueType = ...,
+        filter: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        from_node: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        state: Global___BulkJob.State.ValueType = ...,
+        matched: _builtins.int = ...,
+        counted: _builtins.bool = ...,
+        cut: _builtins.bool = ...,
+        done: _builtins.int = ...,
+        refused: _abc.Iterable[Global___BulkJob.RefusalCount] | None = ...,
+        failed: _builtins.int = ...,
+        samples: _abc.Iterable[Global___BulkJob.Sample] | None = ...,
+        message: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        stop_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "stop_time", b"stop_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "caller", b"caller", "counted", b"counted", "create_time", b"create_time", "cut", b"cut", "done", b"done", "end_time", b"end_time", "failed", b"failed", "filter", b"filter", "from_node", b"from_node", "id", b"id", "matched", b"matched", "message", b"message", "reason", b"reason", "refused", b"refused", "samples", b"samples", "state", b"state", "stop_time", b"stop_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BulkJob: _TypeAlias = BulkJob  # noqa: Y015

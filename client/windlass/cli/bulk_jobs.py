@@ -1,0 +1,140 @@
+"""Commands for all executions that a filter finds: jobs of the server, which go on without this process."""
+
+import time
+import uuid
+from typing import Annotated, Any, Final
+
+import typer
+
+from windlass.cli import messages, render
+from windlass.cli.connection import Api, JsonOption, command
+from windlass.cli.executions import COLUMNS
+from windlass.cli.invocation import as_typed
+from windlass.cli.output import say, visible
+
+jobs = typer.Typer(
+    help="Look at jobs that give a command to many executions.", no_args_is_help=True, rich_markup_mode=None
+)
+
+LOOK_SECONDS: Final = 0.3
+INTERRUPTED: Final = 130
+JobArgument = Annotated[str, typer.Argument(metavar="JOB_ID")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="With --filter: wait until all executions have got the command.")
+]
+
+
+def _refused(job: Any) -> int:
+    return sum(each.count for each in job.refused)
+
+
+JOB_COLUMNS: render.Columns = {
+    "job": "id",
+    "action": "action",
+    "state": "state",
+    "matched": "matched",
+    "done": "done",
+    "refused": lambda job: str(_refused(job)),
+    "failed": "failed",
+    "began": "create_time",
+    "caller": "caller",
+    "filter": "filter",
+}
+
+
+def run(api: Api, request: Any, *, wait: bool, as_json: bool) -> None:
+    """Begin the job, and follow it to its end. Exit code 1 unless every execution has got the command."""
+    if request.dry_run:
+        _show_count(api.call(request), as_json=as_json)
+        return
+    request.request_id = str(uuid.uuid4())
+    job = api.call(request).job
+    if not as_json:
+        say(f"job {job.id}")
+    if wait:
+        job = _followed(api, job, is_quiet=as_json)
+    (render.print_json if as_json else _show)(job)
+    is_well = render.cell(job, "state") in ("DONE", "RUNNING") and not _refused(job) and not job.failed
+    raise typer.Exit(0 if is_well else 1)
+
+
+def _followed(api: Api, job: Any, *, is_quiet: bool) -> Any:
+    shown = ""
+    try:
+        while not job.HasField("end_time"):
+            if not is_quiet and (line := _progress(job)) != shown:
+                shown = line
+                say(line)
+            time.sleep(LOOK_SECONDS)
+            job = api.call(messages.GetBulkJobRequest(job=job.id)).job
+    except KeyboardInterrupt:
+        say("the job goes on without you", err=True)
+        say(f"to come back: {as_typed(f'windlass jobs show {job.id}', api.home)}", err=True)
+        say(f"to stop it:   {as_typed(f'windlass jobs stop {job.id}', api.home)}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    return job
+
+
+def _progress(job: Any) -> str:
+    told = job.done + _refused(job) + job.failed
+    return f"{told} of {job.matched}" if job.counted else f"{job.matched} found so far"
+
+
+def _show_count(answer: Any, *, as_json: bool) -> None:
+    if as_json:
+        render.print_json(answer)
+        return
+    say(f"{'more than ' if answer.cut else ''}{answer.matched} executions match; nothing was done")
+    if answer.sample:
+        render.table(answer.sample, COLUMNS)
+    if len(answer.sample) < answer.matched:
+        say("and more")
+
+
+def _show(job: Any) -> None:
+    facts = {
+        "job": job.id,
+        "action": render.cell(job, "action"),
+        "filter": job.filter,
+        "reason": job.reason,
+        "from node": job.from_node,
+        "caller": job.caller,
+        "state": render.cell(job, "state"),
+        "message": job.message,
+        "matched": f"{job.matched}{' so far' if not job.counted else ', and more' if job.cut else ''}",
+        "done": str(job.done),
+        "refused": ", ".join(f"{each.count} {each.reason}" for each in job.refused),
+        "failed": str(job.failed or ""),
+        "began": render.date(job.create_time),
+        "ended": render.date(job.end_time),
+    }
+    for name, value in facts.items():
+        if value:
+            render.console().print(f"{name:<8} {render.coloured(value)}", soft_wrap=True)
+    for each in job.samples:
+        say(visible(f"  {each.execution_id}: {each.reason}: {each.message}"))
+
+
+@command(jobs, "list", shows=render.listing("jobs", JOB_COLUMNS))
+def list_(api: Api, limit: Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)] = 20) -> Any:
+    """List jobs, newest first."""
+    return api.call(messages.ListBulkJobsRequest(page_size=limit))
+
+
+@command(jobs, shows=_show)
+def show(api: Api, job_id: JobArgument) -> Any:
+    """Show a job and how far it has come."""
+    return api.call(messages.GetBulkJobRequest(job=job_id)).job
+
+
+@command(jobs, shows=_show)
+def stop(api: Api, job_id: JobArgument) -> Any:
+    """Stop a job. What it has done stays."""
+    return api.call(messages.StopBulkJobRequest(job=job_id)).job
+
+
+@command(jobs)
+def follow(api: Api, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Wait for the end of a job."""
+    job = _followed(api, api.call(messages.GetBulkJobRequest(job=job_id)).job, is_quiet=as_json)
+    (render.print_json if as_json else _show)(job)
