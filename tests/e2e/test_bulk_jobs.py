@@ -25,10 +25,15 @@ SLEEPING = 'workflow = "sleeping" AND state = WAITING'
 
 async def workspace(stack: Stack, name: str, count: int) -> Client:
     """A workspace of its own with so many executions that sleep."""
-    made = await new_workspace(stack, name, executions_max=20)
+    made = await new_workspace(stack, name, executions_max=count)
     await made.apply("sleeping", [{"id": "nap", "module": "sleep@1", "config": {"duration": "1h"}}])
     await made.start_many("sleeping", count)
-    await eventually(lambda: all_are(made, Execution.WAITING, count), 60.0, "all to sleep")
+    awake = pb.ListExecutionsRequest(filter="NOT state = WAITING", page_size=1)
+
+    async def all_sleep() -> bool:
+        return not (await made.call(made.executions.ListExecutions, awake)).executions
+
+    await eventually(all_sleep, 60.0, "all to sleep")
     return made
 
 
