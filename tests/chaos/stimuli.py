@@ -55,13 +55,13 @@ class Stimuli:
     def of(self, service: str, point: str, replica: int) -> Callable[[], Awaitable[None]]:
         known: dict[str, Callable[[], Awaitable[None]]] = {
             "api.start_child": self.families,
-            "api.start": self.start_everywhere,
-            "api.cancel": self.cancel_everywhere,
-            "api.command": self.pause_everywhere,
-            "api.bulk": partial(self.cancel_many_at, replica),
-            "api.workflow": self.apply_everywhere,
+            "api.start": partial(self.start_by, replica),
+            "api.cancel": partial(self.cancel_by, replica),
+            "api.command": partial(self.pause_by, replica),
+            "api.bulk": partial(self.cancel_many_by, replica),
+            "api.workflow": partial(self.apply_by, replica),
             "api.workspace": self.workspaces_everywhere,
-            "api.key": self.keys_everywhere,
+            "api.key": partial(self.keys_by, replica),
             "dispatcher.hand_back": partial(self.hand_back_to, replica),
             "dispatcher.end": partial(self.end_a_coordinator, signal.SIGKILL),
             "dispatcher.fail": partial(self.start_what_nobody_can_run_at, replica),
@@ -96,9 +96,8 @@ class Stimuli:
     async def _nothing(self) -> None:
         """The load does it."""
 
-    async def start_everywhere(self) -> None:
-        for client in self._clients:
-            await client.start(QUICK, request_id=uuid.uuid4().hex, input={"n": 42})
+    async def start_by(self, replica: int) -> None:
+        await self._clients[replica].start(QUICK, request_id=uuid.uuid4().hex, input={"n": 42})
 
     async def crowd(self) -> None:
         """Start more than the other runners can take at once, so that the runner that has just come back gets some."""
@@ -106,18 +105,16 @@ class Stimuli:
         await asyncio.gather(*map(self._load.start, names))
         await pause(SETTLE_SECONDS)
 
-    async def cancel_everywhere(self) -> None:
-        for client in self._clients:
-            await client.cancel(await self._sleeping(NAP, NAP_DURATION))
+    async def cancel_by(self, replica: int) -> None:
+        await self._clients[replica].cancel(await self._sleeping(NAP, NAP_DURATION))
 
-    async def pause_everywhere(self) -> None:
-        for client in self._clients:
-            execution_id = await self._sleeping(NAP, NAP_DURATION)
-            request = executions_pb2.PauseExecutionRequest(execution_id=execution_id)
-            await client.call(client.executions.PauseExecution, request)
-            await client.cancel(execution_id)
+    async def pause_by(self, replica: int) -> None:
+        client, execution_id = self._clients[replica], await self._sleeping(NAP, NAP_DURATION)
+        request = executions_pb2.PauseExecutionRequest(execution_id=execution_id)
+        await client.call(client.executions.PauseExecution, request)
+        await client.cancel(execution_id)
 
-    async def cancel_many_at(self, replica: int) -> None:
+    async def cancel_many_by(self, replica: int) -> None:
         """Any api may take the job. So the one that is to die takes one sooner or later."""
         await self._apply_sleeper(CROWD, NAP_DURATION)
         client = self._clients[replica]
@@ -142,9 +139,9 @@ class Stimuli:
             parent = await self._load.client.start(PATIENT, request_id=uuid.uuid4().hex)
             await self._load.client.cancel(parent.id)
 
-    async def apply_everywhere(self) -> None:
-        for client in self._clients:
-            await client.apply("chaos-other", [{"id": f"n{next(self._numbers)}", "module": "noop@1"}])
+    async def apply_by(self, replica: int) -> None:
+        nodes = [{"id": f"n{next(self._numbers)}", "module": "noop@1"}]
+        await self._clients[replica].apply("chaos-other", nodes)
 
     async def workspaces_everywhere(self) -> None:
         for channel, operator in zip(self._channels, self._operators, strict=True):
@@ -154,10 +151,9 @@ class Stimuli:
             await operator.call(workspaces.CreateWorkspace, made)
             await operator.call(workspaces.DeleteWorkspace, workspaces_pb2.DeleteWorkspaceRequest(workspace=name))
 
-    async def keys_everywhere(self) -> None:
-        for channel, client in zip(self._channels, self._clients, strict=True):
-            request = workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.VIEWER, title="chaos")
-            await client.call(ApiKeyServiceStub(channel).CreateApiKey, request)
+    async def keys_by(self, replica: int) -> None:
+        request = workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.VIEWER, title="chaos")
+        await self._clients[replica].call(ApiKeyServiceStub(self._channels[replica]).CreateApiKey, request)
 
     async def end_a_coordinator(self, how: signal.Signals) -> None:
         """Each dispatcher has a stream to it, and each takes back the executions that it held."""
