@@ -59,6 +59,7 @@ class Stimuli:
             "api.cancel": partial(self.cancel_by, replica),
             "api.command": partial(self.pause_by, replica),
             "api.bulk": partial(self.cancel_many_by, replica),
+            "api.fork": partial(self.fork_by, replica),
             "api.workflow": partial(self.apply_by, replica),
             "api.workspace": self.workspaces_everywhere,
             "api.key": partial(self.keys_by, replica),
@@ -107,6 +108,11 @@ class Stimuli:
 
     async def cancel_by(self, replica: int) -> None:
         await self._clients[replica].cancel(await self._sleeping(NAP, NAP_DURATION))
+
+    async def fork_by(self, replica: int) -> None:
+        client, origin = self._clients[replica], await self._sleeping(DOZE, DOZE_DURATION)
+        request = executions_pb2.ForkExecutionRequest(execution_id=origin, request_id=uuid.uuid4().hex)
+        await client.call(client.executions.ForkExecution, request)
 
     async def pause_by(self, replica: int) -> None:
         client, execution_id = self._clients[replica], await self._sleeping(NAP, NAP_DURATION)
