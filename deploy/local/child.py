@@ -112,7 +112,9 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _obituary(self, code: int) -> str:
-        written = self._log.read_bytes()[self._log_start :].decode(errors="replace")
+        content = self._log.read_bytes()
+        # The log may have begun again meanwhile (logs.py).
+        written = content[self._log_start if self._log_start <= len(content) else 0 :].decode(errors="replace")
         head = f"{self.name} ended before it was ready ({reason_of(code)}); the end of {self._log}:"
         return "\n".join([head, *readable(written)[-LOG_LINES_SHOWN:]])
 

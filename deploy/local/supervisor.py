@@ -20,6 +20,7 @@ from deploy.local.child import Child, ChildFailed, reason_of
 from deploy.local.files import write_private
 from deploy.local.home import RUNNING, STOPPING, Home
 from deploy.local.installation import ensure_keys, prepare
+from deploy.local.logs import keep_bounded
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
 from deploy.local.postgres import PostgresFailed, PostgresServer, Say, reporting
 from services.chassis.telemetry.logs import setup_logging
@@ -85,6 +86,7 @@ class Supervisor:
             self.home.forget_up()
 
     async def _start(self, keepers: asyncio.TaskGroup) -> None:
+        self._keepers.append(keepers.create_task(keep_bounded(self.home.logs)))
         superuser_url = await self._database(keepers)
         write_private(self.home.operator_url_file, superuser_url)
         await prepare(self.home, superuser_url)

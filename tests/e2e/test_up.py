@@ -14,6 +14,7 @@ import pytest
 
 from deploy.local import provision
 from deploy.local.home import KEYS
+from deploy.local.logs import LOG_BYTES_MAX
 from deploy.local.plan import Options
 from tests.support.command_line import windlass
 from tests.support.postgres import reachable_directory
@@ -43,6 +44,14 @@ async def test_up_file_describes_what_runs(shared_stack: Stack) -> None:
         assert is_alive(each["pid"])
         assert each["ready"]
         assert {"grpc", "http", "metrics", "start_time"} <= set(each)
+
+
+async def test_log_that_grows_large_begins_again(shared_stack: Stack) -> None:
+    log = shared_stack.home.logs / "postgres.log"
+    with log.open("ab") as appended:
+        appended.write(b"x" * LOG_BYTES_MAX)
+    await until(lambda: log.stat().st_size < LOG_BYTES_MAX, ENDED_SECONDS, "the log to begin again")
+    assert log.with_name("postgres.log.1").stat().st_size >= LOG_BYTES_MAX
 
 
 async def test_keys_and_credentials_are_private(shared_stack: Stack) -> None:
