@@ -19,6 +19,7 @@ from services.coordinator.core.events import (
     WorkBlocked,
 )
 from services.coordinator.core.fold import apply, fold
+from services.coordinator.core.fold.timers import TIMERS_PER_LOOK
 from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEFAULT_RETRY
 from services.coordinator.core.state import Execution
@@ -219,6 +220,17 @@ def test_a_timer_that_is_over_is_passed_by_among_those_that_are_due():
     story.later(60)
     assert len(story.execution.timers) == 2
     assert names(story.tick()) == ["WaitEnded", "RunSucceeded"]
+
+
+def test_a_long_execution_does_not_keep_the_timers_of_runs_that_have_ended():
+    keys = [WorkKey("a", turn) for turn in range(1, 5_001)]
+    execution = fold(Execution(EXECUTION_ID, looping()), [started(), loop_started(*keys)])
+    for run, key in enumerate(keys, 2):
+        lease = leased(key, run)
+        lease.backstop_time = 1_000_000
+        fold(execution, [lease, succeeded(key, run)])
+    assert len(execution.timers) <= TIMERS_PER_LOOK
+    assert execution.next_wake() == 0
 
 
 def test_the_second_failure_does_not_replace_the_first():
