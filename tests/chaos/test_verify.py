@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 import pytest
 import pytest_asyncio
@@ -22,8 +23,13 @@ from psycopg import IsolationLevel
 from deploy.audit.auditor import Auditor
 from deploy.audit.findings import TITLES
 from services.coordinator.core import events as ev
+from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.definition import Definition
+from services.coordinator.core.fold import apply
+from services.coordinator.core.state import Execution
 from services.coordinator.core.values import SECOND, Error, ErrorClass, WorkKey
 from services.coordinator.store.codec import Stored, encode_event, seal, unseal
+from services.coordinator.store.snapshots import SnapshotLog
 from tests.chaos.load import Load
 from tests.chaos.verify import verify
 from tests.support.postgres import reachable_directory
@@ -149,6 +155,11 @@ class Falsifier:
     async def run(self, sql: str, *params: object) -> None:
         cursor = await self._connection.execute(sql, params)
         assert cursor.rowcount, f"nothing was falsified by {sql}"
+
+    async def definition(self, version_id: str) -> Definition:
+        version = "SELECT definition, template_references FROM api.workflow_versions WHERE version_id = %s"
+        ((document, references),) = await rows(self._connection, version, version_id)
+        return compile_definition(orjson.loads(document), orjson.loads(references))
 
     async def journal(self, id_: str) -> list[Stored]:
         found = await rows(
@@ -391,6 +402,32 @@ async def s12_run_by_another_workspaces_definition(false: Falsifier) -> None:
 @breach
 async def s14_two_executions_of_one_key(false: Falsifier) -> None:
     await _ask_again(false, before=0)
+
+
+@breach
+async def s6_a_snapshot_that_is_not_the_fold(false: Falsifier) -> None:
+    await _with_snapshot(false, lambda execution: setattr(execution.runs[0].work, "attempts", 7))
+
+
+@breach
+async def s6_a_snapshot_that_cannot_be_read(false: Falsifier) -> None:
+    await _with_snapshot(false, lambda execution: None)
+    await false.run("UPDATE coordinator.snapshots SET data = '\\x00' WHERE execution_id = %s", false.told.row)
+
+
+async def _with_snapshot(false: Falsifier, change: Callable[[Execution], None]) -> None:
+    """Store a snapshot of the finished execution, as a coordinator would after this change of its state."""
+    records = await false.journal(false.told.row)
+    assert isinstance(records[0].event, ev.ExecutionStarted)
+    execution = Execution(false.told.row, await false.definition(records[0].event.origin.version_id))
+    for record in records:
+        assert isinstance(record.event, ev.Event)
+        apply(execution, record.event)
+    change(execution)
+    snapshot = SnapshotLog(execution, 1).due(execution)
+    assert snapshot is not None
+    assert snapshot.is_whole
+    await false.run("INSERT INTO coordinator.snapshots VALUES (%s, %s, %s, %s, %s)", execution.execution_id, *snapshot)
 
 
 @breach_in("retry")

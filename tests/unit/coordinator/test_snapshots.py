@@ -1,6 +1,7 @@
 """A snapshot and the events after it add up to what all events add up to."""
 
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -10,6 +11,7 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
 from services.coordinator.store import snapshots
 from services.coordinator.store.snapshots import SnapshotLog, restored, whole
+from services.coordinator.store.state_shape import form_of
 from tests.support.golden import JOURNALS, stored_journal
 from tests.support.snapshots import FollowedSnapshots
 from tests.support.story import EXECUTION_ID, Story, node
@@ -95,3 +97,37 @@ def test_a_snapshot_that_lacks_a_record_is_not_read():
     story = journal_of_a_loop(3)
     with pytest.raises(SnapshotDamaged):
         restored(EXECUTION_ID, story.definition, story.snapshots.records[-1:])
+
+
+# A value of each plain type that no field has by itself.
+SAMPLES = {int: 4_711, float: 0.125, str: "other", bytes: b"\x00\xff{", bool: True}
+LEFT_OUT = {"execution_id"}
+
+
+def test_every_plain_field_of_the_state_is_stored():
+    """A field that somebody adds takes part too."""
+    story = Story([node("a", "for_each@1", config={"items": [1, 2], "body": {"module": "noop@1"}})])
+    story.start()
+    story.assign()
+    execution = story.execution
+    parts = [execution, execution.runs[-1], execution.runs[-1].work, next(iter(execution.loops.values()))]
+    changed = 0
+    for part in parts:
+        hints = get_type_hints(type(part))
+        for name in {each.name for each in fields(part)} - LEFT_OUT:
+            if hints[name] in SAMPLES and name not in ("seq", "number"):
+                before = getattr(part, name)
+                sample = SAMPLES[hints[name]]
+                setattr(part, name, not before if sample is True else sample)
+                (record,) = filter(None, [SnapshotLog(execution, 1).due(execution)])
+                again = restored(EXECUTION_ID, story.definition, [record])
+                assert differences(execution, again) == [], name
+                setattr(part, name, before)
+                assert differences(execution, again), f"{name} was not compared"
+                changed += 1
+    assert changed > 40
+
+
+def test_a_type_without_a_form_is_refused():
+    with pytest.raises(TypeError, match="has no form"):
+        form_of(complex)

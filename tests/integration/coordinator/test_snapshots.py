@@ -1,0 +1,86 @@
+"""A take-over of a long execution: from a snapshot, and from the whole journal when no snapshot can be read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from deploy.audit.states import differences
+from services.chassis.lease.frames import Lease
+from services.chassis.postgres.connection import BY_INDEX, PgConnection
+from services.chassis.postgres.database import Database
+from services.coordinator.app.ports import SnapshotDamaged
+from services.coordinator.core.compiling import compile_definition
+from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal, take_up
+from tests.support.coordinator_stage import Stage, StageRunner, eventually
+from tests.support.postgres import Database as MigratedDatabase
+
+ITEMS = 12
+LOOP: Mapping[str, Any] = {
+    "name": "w",
+    "nodes": [
+        {
+            "id": "a",
+            "module": "for_each@1",
+            "config": {"items": list(range(ITEMS)), "maxParallel": 2, "body": {"module": "noop@1"}},
+        }
+    ],
+}
+# What a person or a fault, or another version of the coordinator, may have made of the stored snapshots.
+SPOILT = {
+    "sound": "UPDATE snapshots SET data = data WHERE execution_id = %s",
+    "of another format": "UPDATE snapshots SET format = 'other' WHERE execution_id = %s",
+    "damaged": "UPDATE snapshots SET data = set_bit(data, 99, 1 - get_bit(data, 99)) WHERE execution_id = %s",
+    "without their first record": (
+        "DELETE FROM snapshots s WHERE execution_id = %s AND last_seq ="
+        " (SELECT min(last_seq) FROM snapshots f WHERE f.execution_id = s.execution_id)"
+    ),
+}
+
+
+async def half_done(on_stage: Stage) -> tuple[str, StageRunner]:
+    """A loop that has done half of its items. Its coordinator is replaced by another one."""
+    first_address, first = await on_stage.coordinator("0", snapshot_events=5)
+    runner = await on_stage.runner(first_address)
+    runner.work = lambda grant: {} if len(runner.grants) <= ITEMS // 2 else None
+    order = on_stage.start(first, on_stage.catalog.add("v-loop", **LOOP))
+    await eventually(lambda: len(runner.grants) == ITEMS // 2 + 2)
+    return order.lease.lease_id, runner
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+async def test_the_next_holder_goes_on_whatever_has_become_of_the_snapshots(
+    on_stage: Stage, tables: Database, spoilt: str
+) -> None:
+    id_, runner = await half_done(on_stage)
+    assert await tables.execute(SPOILT[spoilt], (id_,))
+    second_address, second = await on_stage.coordinator("1", snapshot_events=5)
+    await on_stage.attach_also(runner, second_address)
+    on_stage.start(second, "v-loop", id_=id_, resumed=True)
+    held, runner.work = list(runner.grants[-2:]), lambda grant: {}
+    for grant in held:
+        runner.answer(grant, {})
+    await eventually(lambda: id_ in on_stage.dispatcher.finished)
+    assert len(runner.grants) == ITEMS, "S26: nothing is granted twice"
+
+
+async def test_a_take_over_reads_the_events_after_the_snapshot_alone(
+    on_stage: Stage, tables: Database, database: MigratedDatabase
+) -> None:
+    id_, _ = await half_done(on_stage)
+    url = database.url("coordinator")
+    reader = PgConnection(url, name="r", settings=LOADING)
+    journal = PostgresJournal(PgConnection(url, name="w", settings=BY_INDEX), reader, reader)
+    lease = Lease(id_, 2**62)
+    (found,) = await journal.load([lease], is_patient=False)
+    (all_of_it,) = await journal.load([lease], is_patient=False, from_first_event=True)
+    await reader.close()
+    ((count,),) = await tables.fetch("SELECT count(*) FROM journal WHERE execution_id = %s", (id_,))
+    assert len(all_of_it.events) == count > len(found.events)
+    assert not all_of_it.snapshots
+    definition = compile_definition(LOOP)
+    taken = take_up(id_, definition, found, 5)
+    assert taken.log is not None
+    assert differences(taken.execution, fold_journal(id_, definition, all_of_it.events)) == []
+    with pytest.raises(SnapshotDamaged):
+        take_up(id_, definition, found._replace(snapshots=[found.snapshots[-1]._replace(data=b"none")]), 5)
