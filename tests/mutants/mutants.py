@@ -33,6 +33,7 @@ _CHASSIS: Final = "services/chassis"
 _COORDINATOR: Final = "services/coordinator"
 _DISPATCHER: Final = "services/dispatcher"
 _RUNNER: Final = "services/runner"
+_RENDERING: Final = "services/rendering"
 _EQUAL_AND: Final = "{receiver}.Condition(operator={receiver}.Condition.EQUAL, {arguments})"
 _EPOCH_STAYS: Final = sql_replaced(r"\bepoch = nextval\([^)]*\)", "epoch = greatest(q.epoch, 1)")
 
@@ -133,7 +134,7 @@ CIRCUITS: Final = [
     ),
     Mutant(
         "work_granted_behind_an_open_circuit",
-        *(_COORDINATOR, "Circuits._hold_of", answered("_is_open", "False")),
+        *(_COORDINATOR, "Circuits._hold_of", answered("is_open", "False")),
         "test_failures_open_the_circuit_and_others_hear_of_it_within_a_second",
     ),
 ]
@@ -220,7 +221,7 @@ SHARES: Final = [
     ),
     Mutant(
         "all_children_for_one_workspace",
-        *(_RUNNER, "RenderingChildren._next", taken_as("self._served", "()")),
+        *(_RENDERING, "RenderingChildren._next", taken_as("self._served", "()")),
         "test_slow_templates_of_one_workspace_hold_up_no_other",
     ),
 ]
@@ -323,17 +324,17 @@ RETENTION: Final = [
 TEMPLATES: Final = [
     Mutant(
         "expression_grammar_with_calls",
-        *(_RUNNER, "_refuse_call", answered("call_in", "''")),
+        *(_RENDERING, "_refuse_call", answered("call_in", "''")),
         "test_templates_call_nothing",
     ),
     Mutant(
         "name_of_a_method_looked_up_in_plain_data",
-        *(_RUNNER, "_Data.of", answered("needs_guard", "False")),
+        *(_RENDERING, "_Data.of", answered("needs_guard", "False")),
         "test_data_have_no_methods",
     ),
     Mutant(
         "absent_value_joined_as_null",
-        *(_RUNNER, "_AS_TEXT", taken_as("_OR_ABSENT", "''")),
+        *(_RENDERING, "_AS_TEXT", taken_as("_OR_ABSENT", "''")),
         "test_what_a_template_may_not_do_is_a_permanent_failure",
     ),
 ]
@@ -346,7 +347,7 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "opens_streams_without_frames": (_CHASSIS, "_work_on_stream", answered("read", "{arguments}.read()")),
     "waits_with_large_inputs": (_CHASSIS, "Guard._holding", answered("held_by_request", "1")),
     "leaves_answers_unread": (_CHASSIS, "Guard", answered("held_by_answer", "0")),
-    "answers_in_a_slow_charset": (_RUNNER, "codec_of", not_compared("codec")),
+    "answers_in_a_slow_charset": (_RENDERING, "codec_of", not_compared("codec")),
     "reads_huge_outputs": (_RUNNER, "read", answered("is_plain_document", "True")),
     "blocks_the_event_loop": (f"{_RUNNER}/app", "call", answered("call", "_awaited(function, *given)", "module_loop")),
     "calls_private_addresses": (
@@ -357,9 +358,9 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "sends_secrets_that_fail": (_RUNNER, "SentSecrets.withheld_from", answered("replace", "{receiver}")),
     "watches_after_its_key_is_revoked": (_CHASSIS, "LongCalls._check", answered("cancel", "None")),
     "attaches_as_another_runner": (_CHASSIS, "_OPEN", sql_not_compared("t.opened_by")),
-    "calls_methods_in_templates": (_RUNNER, "_Data.of", answered("needs_guard", "False")),
+    "calls_methods_in_templates": (_RENDERING, "_Data.of", answered("needs_guard", "False")),
     "fills_all_places": (_COORDINATOR, "RunnerScope.reserved", taken_as("self._reserve", "0")),
-    "renders_slow_templates": (_RUNNER, "RenderingChildren.submit", taken_as("workspace", "''")),
+    "renders_slow_templates": (_RENDERING, "RenderingChildren.submit", taken_as("workspace", "''")),
     "hands_back_all_grants": (_COORDINATOR, "_Line._may_have", answered("is_barred", "False")),
     "reports_outputs_that_it_has_not": (_COORDINATOR, "_is_own", answered("is_blob_of", "True")),
     "starves_low_priorities": (
