@@ -43,7 +43,9 @@ def _as_networks(given: list[str] | None) -> list[str]:
     return given or []
 
 
-StackHomeOption = Annotated[Path, typer.Option("--home", help="The folder of the stack's state.", show_default=True)]
+StackHomeOption = Annotated[
+    Path, typer.Option("--home", help="The folder of the stack's state.", show_default=True, envvar="WINDLASS_HOME")
+]
 OperatorOption = Annotated[
     str | None,
     typer.Option(
