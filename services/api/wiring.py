@@ -87,6 +87,8 @@ COMPLETION: Final = RunGrant.DESCRIPTOR.fields_by_name["completion_token"].full_
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # The share of the drain's time in which the calls that are under way may finish.
 FINISHING_SHARE: Final = 0.8
+# The share in which bulk jobs are handed on. What takes longer is taken over when its lease has ended.
+HANDING_ON_SHARE: Final = 0.15
 
 
 def main(settings: ApiSettings) -> int:
@@ -238,7 +240,7 @@ class ApiService:
 
     def drain_steps(self) -> Steps:
         return (
-            ("bulk jobs", self._bulk_worker.drain),
+            ("bulk jobs", lambda: self._bulk_worker.drain(self._settings.drain_seconds * HANDING_ON_SHARE)),
             # Waiting callers are told to ask another api, or the server would wait for them.
             ("waiting callers", self._watches.drain),
             ("server", lambda: self.server.stop(self._settings.drain_seconds * FINISHING_SHARE)),

@@ -19,8 +19,8 @@ from windlass.api.v1 import resources_pb2
 Execution = resources_pb2.Execution
 Job = resources_pb2.BulkJob
 EXECUTIONS = 120
-# The job takes some six seconds if nothing dies.
-SLOW = "api:WINDLASS_BULK_PER_SECOND=20"
+# The job takes some fifteen seconds if nothing dies.
+SLOW = "api:WINDLASS_BULK_PER_SECOND=8"
 
 
 @pytest.mark.chaos
@@ -36,11 +36,10 @@ async def test_killed_again_and_again_each_execution_is_retried_once() -> None:
             replica = kills % 2
             await stack.ready_again("api", replica, stack.kill("api", replica))
             kills += 1
-        assert kills >= 4, "the job was over before it was taken over"
         await _each_was_retried_once(client, job_id, failed)
         # The first api that took it, and each that took it over.
         ((epoch,),) = await stack.rows("SELECT epoch FROM api.bulk_jobs WHERE job_id = %s::uuid", job_id)
-        assert epoch > 1
+        assert epoch > 1, "the job was over before it was taken over"
         await verify(stack, {"S6", "S7", "S8", "S16"})
 
 
@@ -69,7 +68,7 @@ async def _lease(stack: Stack, job_id: str) -> list[tuple[Any, ...]]:
 
 def _workers(stack: Stack, job_id: str) -> list[int]:
     """The replicas that have taken the job."""
-    return [replica for replica in range(2) if f'"job": "{job_id}"' in stack.log("api", replica)]
+    return [replica for replica in range(2) if f'"job":"{job_id}"' in stack.log("api", replica)]
 
 
 async def _failed(client: PatientClient) -> list[Execution]:

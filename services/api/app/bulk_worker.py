@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import math
 import uuid
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from services.api.app.bulk_jobs import query
@@ -44,6 +44,7 @@ from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
+Result = TypeVar("Result")
 
 TERM_SECONDS: Final = 10.0
 _RENEWALS_PER_TERM: Final = 4
@@ -91,6 +92,8 @@ class BulkWorker:
         # Each is kept by the jobs of the workspace.
         self._turns: WeakValueDictionary[str, _Turns] = WeakValueDictionary()
         self._at_work: dict[str, asyncio.Task[None]] = {}
+        # Commands and reads of executions.
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._draining = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,11 +105,13 @@ class BulkWorker:
                     self._at_work[job.job_id] = task
                 await self._changed.wait(_POLL_SECONDS)
 
-    async def drain(self) -> None:
-        """Hand all jobs on, each after the commands that are under way."""
+    async def drain(self, seconds: float) -> None:
+        """Hand all jobs on. What is under way is not awaited, because whoever goes on does it again."""
         self._draining.set()
+        for task in self._under_way:
+            task.cancel()
         if self._at_work:
-            await asyncio.wait(self._at_work.values())
+            await asyncio.wait(self._at_work.values(), timeout=seconds)
 
     async def _claimed(self) -> Sequence[BulkJob]:
         room = _JOBS_MAX - len(self._at_work)
@@ -179,7 +184,11 @@ class BulkWorker:
     async def _collected(self, job: BulkJob) -> BulkJob:
         """The job with one more page of executions."""
         filter_, from_id = self._commands.filter_of(job), await self._leases.newest_id(job)
-        page = (await self._executions.page(query(job.workspace, filter_, from_id)))[:PAGE_SIZE_MAX]
+        read = self._cancellable(self._executions.page(query(job.workspace, filter_, from_id)))
+        await asyncio.wait([read])
+        if read.cancelled():
+            return job
+        page = read.result()[:PAGE_SIZE_MAX]
         room = EXECUTIONS_MAX - job.matched
         is_cut = len(page) > room
         ids = [execution.id for execution in page[:room]]
@@ -197,8 +206,9 @@ class BulkWorker:
                 await self._await_turn(turns)
                 # The first one is given however long it waits, so that every piece comes further.
                 begin_by = end if tasks else math.inf
-                tasks.append(group.create_task(self._answer(job, execution_id, begin_by)))
-        answers = reached([task.result() for task in tasks], is_last_try=tries == _TRIES)
+                tasks.append(self._cancellable(self._answer(job, execution_id, begin_by), group))
+        told = [None if task.cancelled() else task.result() for task in tasks]
+        answers = reached(told, is_last_try=tries == _TRIES)
         crash_point("api.bulk.before_advance")
         # Also without an answer, because it tells whether the job is to stop.
         after = await self._leases.advance(job, counted(job.tally, answers))
@@ -206,6 +216,15 @@ class BulkWorker:
         if not answers and outcome(after) is None and not self._draining.is_set():
             raise DependencyUnavailable("what the next execution of a bulk job needs")
         return after
+
+    def _cancellable(
+        self, work: Coroutine[Any, Any, Result], group: asyncio.TaskGroup | None = None
+    ) -> asyncio.Task[Result]:
+        """A task that ends when this api begins to stop."""
+        task = asyncio.create_task(work) if group is None else group.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
 
     async def _answer(self, job: BulkJob, execution_id: str, begin_by: float) -> BulkAnswer | None:
         """None: the piece was over, or this api began to stop, before the turn of the execution came."""
