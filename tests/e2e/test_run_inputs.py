@@ -260,3 +260,21 @@ async def test_inputs_that_are_not_those_of_the_runner_are_not_shown(client: Cli
         "UPDATE coordinator.runs SET inputs_hash = %s WHERE execution_id = %s RETURNING number", bytes(32), execution.id
     )
     assert (await refused(client, run.id)).reason == "INPUTS_NOT_RENDERED"
+
+
+async def test_what_a_fork_has_taken_over_is_shown_by_its_origin(client: Client) -> None:
+    nodes: list[dict[str, Any]] = [
+        {"id": "first", "module": "transform@1", "inputs": {"n": "{{ input.n }}"}},
+        {"id": "check", "module": "test.check@1", "inputs": {"n": "{{ nodes.first.output.n }}", "of": "{{ input.n }}"}},
+    ]
+    await client.apply("forked-inputs", nodes, edges=[{"from": "first", "to": "check"}])
+    origin = await client.run("forked-inputs", input={"n": -1})
+    request = executions_pb2.ForkExecutionRequest(execution_id=origin.id, from_node="check")
+    request.input.update({"n": 5})
+    fork = (await client.call(client.executions.ForkExecution, request)).execution
+    await client.end_of(fork.id)
+    assert (await worked_on(client, (await run_of(client, fork, "check")).id))["inputs"] == {"n": -1, "of": 5}
+    told = await refused(client, (await run_of(client, fork, "first")).id)
+    done = (await run_of(client, origin, "first")).id
+    assert (told.reason, done in told.message) == ("INPUTS_NOT_FOUND", True)
+    assert (await worked_on(client, done))["inputs"] == {"n": -1}

@@ -25,7 +25,7 @@ from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Row
 from services.coordinator.core.definition import Node
-from services.coordinator.core.events import ControlRendered, RunEvent, WorkBlocked, WorkSkipped
+from services.coordinator.core.events import ControlRendered, RunEvent, WorkBlocked, WorkSkipped, WorkTakenOver
 from services.coordinator.core.inputs import seen_nodes
 from services.coordinator.core.items import item_of
 from services.coordinator.core.state import Execution, Run
@@ -130,6 +130,9 @@ class RunInputs:
                     continue
                 if isinstance(event, WorkSkipped | WorkBlocked):
                     raise Refusal("INPUTS_NOT_FOUND", f"{event.key.node} was passed over, so it has no inputs")
+                if isinstance(event, WorkTakenOver):
+                    done = f"{execution.origin.origin_execution_id}.{event.origin_run}"
+                    raise Refusal("INPUTS_NOT_FOUND", f"{event.key.node} was done in the origin of the fork: {done}")
                 is_complete = isinstance(event, ControlRendered) or not _is_rendered_first(execution, event.key)
         if execution is None or len(execution.runs) < number:
             raise Refusal("INPUTS_NOT_FOUND", "a newer version wrote the journal; ask again when all are upgraded")
