@@ -45,7 +45,7 @@ class Calls:
         self.address = stack.member("api").grpc
         self._keys = {name: stack.metadata(name) for name in ("admin", "system")}
         self._near = stack.channel()
-        self._stack = stack
+        self.stack = stack
 
     async def __call__(self, method: str, request: Message, channel: grpc.aio.Channel | None = None) -> Any:
         key = "system" if METHODS[method].containing_service.name == "WorkspaceService" else "admin"
@@ -64,7 +64,7 @@ class Calls:
 
     async def changes(self) -> int:
         """The number of changes that the audit has."""
-        ((count,),) = await self._stack.rows("SELECT count(*) FROM api.audit")
+        ((count,),) = await self.stack.rows("SELECT count(*) FROM api.audit")
         return int(count)
 
 

@@ -6,7 +6,6 @@ The form of an approval is fixed when it is requested, so a form that was checke
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -14,7 +13,7 @@ import orjson
 from services.api.app import refusals
 from services.api.app.checking.children import Checkers
 from services.api.app.commands import Commands, NewCommand
-from services.api.app.ports import ApprovalReads, ApprovalView, EventView
+from services.api.app.ports import ApprovalReads, ApprovalView
 from services.api.app.startables import VIOLATIONS_MAX
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.identity.callers import Identity
@@ -33,8 +32,6 @@ class GivenDecision(NamedTuple):
     request_id: str
     # The ExecutionCommand.
     message: Any
-    # Tells whether an event that answers its request id is about this decision.
-    is_same: Callable[[EventView], bool]
 
 
 class Approvals:
@@ -96,4 +93,4 @@ def _command(identity: Identity, given: GivenDecision) -> NewCommand:
     request_id = given.request_id or hashlib.sha256(content).hexdigest()
 
     kind = f"decide.{number}.{identity.name}"
-    return NewCommand(kind, execution_id, given.message, request_id, given.is_same)
+    return NewCommand(kind, execution_id, given.message, request_id)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -31,6 +32,7 @@ ANSWER_SECONDS: Final = 3.0
 # How long the first look for the answer of an execution that is queued again is put off, and any further one at most.
 _LOOK_SECONDS: Final = 0.02
 _LOOK_SECONDS_MAX: Final = 0.3
+_DIGEST_CHARACTERS: Final = 32
 _UNFIT: Final = ("EXECUTION_FINAL", "the execution has ended, and there is nothing in it that this command can change")
 
 
@@ -42,14 +44,22 @@ class NewCommand(NamedTuple):
     message: Any
     # "": no repeat is recognised.
     request_id: str = ""
-    # Tells whether the event that answers this request id answers this command, and not an earlier one with other
-    # content. None: the content is part of the request id, or there is none.
-    is_same: Callable[[EventView], bool] | None = None
+    # False: a repeat may have other content, and gets the first answer all the same.
+    has_content: bool = True
     # How long the answer of an execution is awaited that was queued when the command came.
     queued_seconds: float = ANSWER_SECONDS
 
     def message_id(self) -> str:
-        return f"{self.kind}:{self.execution_id}:{self.request_id or uuid4()}"
+        """It ends with a digest of the content, by which coordinators recognise a request id that was used before for
+        something else."""
+        content = self.message.__class__()
+        if self.has_content:
+            content.CopyFrom(self.message)
+        # These differ in every repeat.
+        content.ClearField("caller")
+        content.ClearField("time")
+        digest = hashlib.sha256(content.SerializeToString(deterministic=True)).hexdigest()
+        return f"{self.kind}:{self.execution_id}:{self.request_id or uuid4()}#{digest[:_DIGEST_CHARACTERS]}"
 
 
 class Commands:
@@ -75,7 +85,7 @@ class Commands:
             answer = await self._answers.answer(execution.id, message_id)
             if answer is None:
                 _refuse_final(ended)
-        return await self._answered(workspace, command, answer)
+        return await self._answered(workspace, command, message_id, answer)
 
     async def reopen(
         self, workspace: str, command: NewCommand, judge: Callable[[ExecutionView], None]
@@ -91,7 +101,7 @@ class Commands:
             start = await self._answers.start_order(command.execution_id)
             if await self._deliver(workspace, command, message_id, start):
                 answer = await self._looked_for(command.execution_id, message_id)
-        return await self._answered(workspace, command, answer)
+        return await self._answered(workspace, command, message_id, answer)
 
     async def bring(self, workspace: str, command: NewCommand) -> bool:
         """Bring a command to the execution that nobody waits for. False: the execution has ended."""
@@ -143,11 +153,13 @@ class Commands:
                     await asyncio.sleep(backoff.next())
         return None
 
-    async def _answered(self, workspace: str, command: NewCommand, answer: EventView | None) -> ExecutionView:
+    async def _answered(
+        self, workspace: str, command: NewCommand, message_id: str, answer: EventView | None
+    ) -> ExecutionView:
         execution = await self._executions.find(workspace, command.execution_id)
         if answer is None:
             return execution
-        if command.is_same is not None and not command.is_same(answer):
+        if message_id != answer.message_id or answer.refusal_reason == "REQUEST_ID_REUSED":
             raise refusals.request_id_reused(command.request_id, execution.id)
         if answer.refusal_reason:
             raise refusals.command_refused(answer.refusal_reason, answer.refusal_message, execution.id)

@@ -57,13 +57,14 @@ class DeadLetters:
     ) -> DeadLetterView:
         """The dead letter of a run after the command. `resolution` is what the command makes of it."""
         letter = await self.find(workspace, dead_letter_id)
-        if letter.resolution != PENDING:
+        # Only a request id tells another resolution from a repeat.
+        if letter.resolution != PENDING and not (command.request_id and await self._commands.has_answer(command)):
             return _resolved(letter, resolution)
         try:
             await self._commands.reopen(workspace, command, lambda _: None)
-        except Refusal:
+        except Refusal as refusal:
             letter = await self.find(workspace, dead_letter_id)
-            if letter.resolution == PENDING:
+            if letter.resolution == PENDING or refusal.reason == "REQUEST_ID_REUSED":
                 raise
         else:
             letter = await self.find(workspace, dead_letter_id)

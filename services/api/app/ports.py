@@ -399,7 +399,8 @@ class CommandAnswers(Protocol):
     """Any coordinator."""
 
     async def answer(self, execution_id: str, message_id: str) -> EventView | None:
-        """The event that answers this command, if there is one by now."""
+        """The event that answers this command, if there is one by now; or an earlier command with the same request id,
+        whose message id differs if its content does."""
         ...
 
     async def start_order(self, execution_id: str) -> Any:

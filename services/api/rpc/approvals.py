@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-import orjson
-
 from services.api.app import refusals
 from services.api.app.approvals import Approvals, GivenDecision
 from services.api.app.identifiers import is_run_id
-from services.api.app.ports import EventView
 from services.api.rpc import translate
 from services.api.rpc.filter_text import conditions_of
 from services.api.rpc.filters import FieldKind, FilterFields
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import holding, to_dict
+from services.api.rpc.structs import holding, sorted_json, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import approvals_pb2 as pb
@@ -81,11 +78,7 @@ class ApprovalServicer(approvals_pb2_grpc.ApprovalServiceServicer):
         decided.key_id, decided.role, decided.approves = identity.name, identity.role, choice == "APPROVE"
         decided.form, decided.comment = form, request.comment
 
-        def is_same(answer: EventView) -> bool:
-            asked = {"decision": choice, "form": orjson.loads(form or b"{}"), "comment": request.comment}
-            return translate.answers(answer, asked)
-
-        given = GivenDecision(request.approval_id, choice, form, request.comment, request.request_id, message, is_same)
+        given = GivenDecision(request.approval_id, choice, form, request.comment, request.request_id, message)
         approval = await self._approvals.decide(identity, given)
         return holding(pb.DecideApprovalResponse, approval=translate.approval(approval.record))
 
@@ -95,7 +88,7 @@ def _form(request: pb.DecideApprovalRequest) -> bytes:
     # The node's output has the form three levels deep (decisions, one of them, its form).
     if faults := sift([[[form]]], "form").faults:
         raise refusals.invalid_fields([each._replace(path=each.path.replace("[0]", "", 3)) for each in faults])
-    return orjson.dumps(form)
+    return sorted_json(form)
 
 
 def _known(approval_id: str) -> str:

@@ -20,7 +20,7 @@ from services.api.rpc.filter_text import conditions_of
 from services.api.rpc.filters import FieldKind, FilterFields, hold
 from services.api.rpc.overrides import OVERRIDES_BYTES_MAX
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import fill, holding, to_dict
+from services.api.rpc.structs import fill, holding, sorted_json, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import dead_letters_pb2 as pb
@@ -154,7 +154,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         message = translate.command()
         message.quarantine.run, message.quarantine.notes = _number(request.run_id), request.notes
         # A run is set apart once, so every repeat is the same command, also after the end that it brought about.
-        command = _command("quarantine", request.run_id, message, "once")
+        command = _command("quarantine", request.run_id, message, "once")._replace(has_content=False)
         letter = await self._dead_letters.quarantine(caller().workspace, request.run_id, command)
         return holding(pb.QuarantineRunResponse, dead_letter=letter.record)
 
@@ -178,7 +178,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
 
 def _overrides(given: Struct) -> bytes:
     """A JSON object; empty: none."""
-    overrides = orjson.dumps(to_dict(given, "input_overrides", OVERRIDES_BYTES_MAX))
+    overrides = sorted_json(to_dict(given, "input_overrides", OVERRIDES_BYTES_MAX))
     if len(overrides) > OVERRIDES_BYTES_MAX:
         raise refusals.invalid_field("input_overrides", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
     return overrides if given.fields else b""

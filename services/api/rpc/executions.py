@@ -6,13 +6,11 @@ import functools
 from collections.abc import AsyncIterator
 from typing import Final
 
-import orjson
-
 from services.api.app import refusals
 from services.api.app.commands import Commands, NewCommand
 from services.api.app.executions import Executions
 from services.api.app.explanations import Explanations
-from services.api.app.ports import EventView, ExecutionQuery, ExecutionReads
+from services.api.app.ports import ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
 from services.api.rpc import translate
 from services.api.rpc.bulk_jobs import BulkServing
@@ -22,7 +20,7 @@ from services.api.rpc.forking import Forking
 from services.api.rpc.overrides import judge_retry, node_overrides
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
-from services.api.rpc.structs import holding, to_dict
+from services.api.rpc.structs import holding, sorted_json, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from services.chassis.process.clock import Clock
@@ -127,18 +125,12 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return translate.answer(pb.ResumeExecutionResponse(), execution)
 
     async def SignalExecution(self, request: pb.SignalExecutionRequest, context: RpcCall) -> pb.SignalExecutionResponse:
-        payload = orjson.dumps(to_dict(request.payload, "payload", PAYLOAD_BYTES_MAX))
+        payload = sorted_json(to_dict(request.payload, "payload", PAYLOAD_BYTES_MAX))
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise refusals.invalid_field("payload", "TOO_LARGE", f"{len(payload)} bytes; at most {PAYLOAD_BYTES_MAX}")
         message = translate.command()
         message.signal.signal, message.signal.payload = request.signal, payload
-
-        def is_same(answer: EventView) -> bool:
-            return translate.answers(answer, {"signal": request.signal, "payload": orjson.loads(payload)})
-
-        command = NewCommand(
-            "signal", request.execution_id, message, request.request_id, is_same=is_same, queued_seconds=QUEUED_SECONDS
-        )
+        command = NewCommand("signal", request.execution_id, message, request.request_id, queued_seconds=QUEUED_SECONDS)
         execution = await self._commands.give(caller().workspace, command)
         return translate.answer(pb.SignalExecutionResponse(), execution)
 

@@ -13,7 +13,7 @@ import orjson
 
 from services.api.app import refusals
 from services.api.app.ports import ExecutionView
-from services.api.rpc.structs import to_dict
+from services.api.rpc.structs import sorted_json, to_dict
 
 OVERRIDES_BYTES_MAX: Final = 256 * 1024
 
@@ -26,7 +26,7 @@ def node_overrides(given: Any, field: str) -> dict[str, bytes]:
     for node, values in overrides.items():
         if not isinstance(values, dict):
             raise refusals.invalid_field(f"{field}.{node}", "WRONG_TYPE", "must be an object")
-    return {node: orjson.dumps(values) for node, values in overrides.items()}
+    return {node: sorted_json(values) for node, values in overrides.items()}
 
 
 def judge_retry(execution: ExecutionView, from_node: str, nodes: Collection[str]) -> None:

@@ -15,7 +15,7 @@ from services.api.app.outside_work import OutsideWork
 from services.api.app.ports import RunView
 from services.api.rpc import translate
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import fill, holding, to_dict
+from services.api.rpc.structs import fill, holding, sorted_json, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.grpc.limits import SMALL_BYTES_MAX
 from services.chassis.identity.callers import caller
@@ -85,7 +85,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
 
     async def CompleteRun(self, request: pb.CompleteRunRequest, context: RpcCall) -> pb.CompleteRunResponse:
         run = await self._outside.run_of(request.token)
-        output = orjson.dumps(to_dict(request.output, "output", SMALL_BYTES_MAX))
+        output = sorted_json(to_dict(request.output, "output", SMALL_BYTES_MAX))
         message = commands_pb2.ExecutionCommand()
         message.complete_run.run, message.complete_run.output = run.number, output
         message.complete_run.branch = request.branch

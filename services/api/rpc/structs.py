@@ -38,6 +38,11 @@ def holding(kind: type[Made], **fields: Any) -> Made:
     return made
 
 
+def sorted_json(document: Any) -> bytes:
+    """JSON in which a repeat of a command has the same bytes: a Struct has its members in no order."""
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
 class StructTooLarge(Exception):
     """The Struct has more values than JSON of the allowed size can have."""
 

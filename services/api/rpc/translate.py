@@ -10,7 +10,7 @@ Hazard: all watches of an execution share one record, so no function here change
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
@@ -129,12 +129,6 @@ def journal_seq(execution: ports.ExecutionView) -> int:
 def input_of(execution: ports.ExecutionView) -> bytes:
     content: bytes = execution.row.start.input if execution.record is None else execution.record.input
     return content
-
-
-def answers(event: ports.EventView, asked: Mapping[str, Any]) -> bool:
-    """The event answers a command with this content. A refusal does not say what was refused."""
-    details = orjson.loads(event.record.details)
-    return bool(event.refusal_reason) or all(details.get(name) == value for name, value in asked.items())
 
 
 def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:

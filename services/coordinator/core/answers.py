@@ -2,8 +2,9 @@
 
 The answer is an event that carries the command's message id: the event says what was changed, or it is a
 CommandRefused. The state remembers the newest answers (`fold/answers.py`), so a repeated command gives no events and
-gets the first answer, whoever holds the execution by then. Nothing is added to the journal of a final execution, so a
-command that it refuses is answered by its end.
+gets the first answer, whoever holds the execution by then. The message id ends with a digest of the content, so a
+command that has the request id of an earlier one, and other content, is known and refused. Nothing is added to the
+journal of a final execution, so a command that it refuses is answered by its end.
 """
 
 from collections.abc import Callable
@@ -12,21 +13,28 @@ from typing import TypeVar
 from services.coordinator.core.commands import PersonCommand
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import CommandRefused
+from services.coordinator.core.fold.answers import request_of
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 
 _Command = TypeVar("_Command", bound=PersonCommand)
 PersonHandler = Callable[[Turn, _Command], CommandRefusal | None]
 
+_REUSED = CommandRefusal(RefusalReason.REQUEST_ID_REUSED, "this request_id was used before with other content")
+
 
 def answered_once(handler: PersonHandler[_Command]) -> PersonHandler[_Command]:
     """Gives the handler each command once, and puts its refusal on record."""
 
     def handle(turn: Turn, command: _Command) -> CommandRefusal | None:
-        before = turn.execution.answers.get(command.message_id)
-        if before is not None:
+        request, digest = request_of(command.message_id)
+        before = turn.execution.answers.get(request)
+        if before is None:
+            refusal = handler(turn, command)
+        elif digest == before.digest:
             return CommandRefusal(RefusalReason(before.reason), before.message) if before.reason else None
-        refusal = handler(turn, command)
+        else:
+            refusal = _REUSED
         if refusal is not None and not turn.execution.is_final:
             reason, message = refusal.reason.value, refusal.message
             turn.emit(CommandRefused(turn.now, command.message_id, command.caller, reason, message))

@@ -44,6 +44,8 @@ class RefusalReason(StrEnum):
     NOT_AN_ASSIGNEE = "NOT_AN_ASSIGNEE"
     # This key has decided, and others have to.
     ALREADY_DECIDED = "ALREADY_DECIDED"
+    # An earlier command had the same request id and other content.
+    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"
     # The holder was replaced.
     STALE_EPOCH = "STALE_EPOCH"
 

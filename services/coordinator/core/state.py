@@ -359,6 +359,8 @@ class Answer(NamedTuple):
 
     reason: str = ""
     message: str = ""
+    # Of the command's content. Empty: its message id has none.
+    digest: str = ""
 
 
 class StartChild(NamedTuple):

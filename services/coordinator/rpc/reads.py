@@ -11,6 +11,7 @@ from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Row, RunName, RunPage, Standing, StoredEvents
 from services.coordinator.app.run_inputs import RunInputs
 from services.coordinator.core.events import Event
+from services.coordinator.core.fold.answers import request_of
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
 from services.coordinator.rpc.explanations import explanation_of
 from services.coordinator.rpc.public_executions import (
@@ -169,8 +170,9 @@ class ReadServicer(ReadServiceServicer):
     async def FindAnswer(self, request: pb.FindAnswerRequest, context: Any) -> pb.FindAnswerResponse:
         if not is_execution_id(request.execution_id) or not request.message_id:
             return pb.FindAnswerResponse()
-        for id_, seq, epoch, event in await self._reads.appends_with(request.execution_id, request.message_id):
-            if isinstance(event, Event) and getattr(event, "message_id", "") == request.message_id:
+        name, _ = request_of(request.message_id)
+        for id_, seq, epoch, event in await self._reads.appends_with(request.execution_id, name):
+            if isinstance(event, Event) and request_of(getattr(event, "message_id", ""))[0] == name:
                 return pb.FindAnswerResponse(event=event_record(event, id_, seq, epoch))
         return pb.FindAnswerResponse()
 

@@ -162,3 +162,22 @@ def test_a_grant_that_was_prepared_before_the_pause_is_refused():
     prepared = Assign([AssignedRun(story.work("a"), "i1", "r")])
     story.pause()
     assert story.when(prepared).refusal.reason is RefusalReason.EXECUTION_PAUSED
+
+
+def under(request: str, content: str) -> str:
+    """The message id of a command with this request id and content."""
+    return f"resume:{request}#{content * 32}"
+
+
+def test_a_command_with_the_request_id_of_another_one_is_refused_and_the_first_answer_stays():
+    story = begun(node("a"))
+    story.pause()
+    assert names(story.when(Resume(under("r1", "a"), "ann"))) == ["ExecutionResumed"]
+    reused = story.when(Resume(under("r1", "b"), "ann"))
+    assert (names(reused), reused.refusal.reason) == (["CommandRefused"], RefusalReason.REQUEST_ID_REUSED)
+    again = story.when(Resume(under("r1", "a"), "ann"))
+    assert (again.events, again.refusal) == ([], None)
+    refused = story.when(Resume(under("r2", "a"), "ann"))
+    assert refused.refusal.reason is RefusalReason.EXECUTION_NOT_PAUSED
+    story.pause()
+    assert story.when(Resume(under("r2", "a"), "ann")).refusal == refused.refusal

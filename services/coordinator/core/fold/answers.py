@@ -7,10 +7,20 @@ from services.coordinator.core.state import Answer, Execution
 ANSWERS_MAX = 1_000
 
 TOOK_EFFECT = Answer()
+# A message id that api makes ends with a digest of the command's content, behind the name of the request.
+_DIGEST_CHARACTERS = 32
+
+
+def request_of(message_id: str) -> tuple[str, str]:
+    """The name of the request, which all repeats share, and the digest of its content; "" if the id has none."""
+    name, digest = message_id[: -_DIGEST_CHARACTERS - 1], message_id[-_DIGEST_CHARACTERS:]
+    return (name, digest) if name and message_id[len(name)] == "#" else (message_id, "")
 
 
 def remember(execution: Execution, message_id: str, answer: Answer = TOOK_EFFECT) -> None:
-    execution.answers[message_id] = answer
+    """The first answer to a request stays: a later one says that the request had other content."""
+    request, digest = request_of(message_id)
+    execution.answers.setdefault(request, answer._replace(digest=digest))
     if len(execution.answers) > ANSWERS_MAX:
         execution.answers.popitem(last=False)
 

@@ -25,7 +25,8 @@ class ApprovalServiceStub:
     DecideApproval: _aio.UnaryUnaryMultiCallable[_approvals_pb2.DecideApprovalRequest, _approvals_pb2.DecideApprovalResponse]
     """Records the decision of this key. An approval is decided once, whoever decides at the same time. Idempotent by
     request_id; and without one, the same decision of the same key again is OK. A decision that is the same as the one
-    by which the approval has ended is OK too.
+    by which the approval has ended is OK too. Another decision under the same request_id is ALREADY_EXISTS
+    REQUEST_ID_REUSED.
 
     INVALID_ARGUMENT FORM_MISMATCH: the form does not fit the schema of the approval. PERMISSION_DENIED NOT_AN_ASSIGNEE.
     PERMISSION_DENIED ALREADY_DECIDED: this key has decided, and other keys have to. FAILED_PRECONDITION
@@ -61,7 +62,8 @@ class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_approvals_pb2.DecideApprovalResponse]:
         """Records the decision of this key. An approval is decided once, whoever decides at the same time. Idempotent by
         request_id; and without one, the same decision of the same key again is OK. A decision that is the same as the one
-        by which the approval has ended is OK too.
+        by which the approval has ended is OK too. Another decision under the same request_id is ALREADY_EXISTS
+        REQUEST_ID_REUSED.
 
         INVALID_ARGUMENT FORM_MISMATCH: the form does not fit the schema of the approval. PERMISSION_DENIED NOT_AN_ASSIGNEE.
         PERMISSION_DENIED ALREADY_DECIDED: this key has decided, and other keys have to. FAILED_PRECONDITION

@@ -114,7 +114,8 @@ class DeadLetterServiceServicer:
 
     def RequeueDeadLetter(self, request, context):
         """The work is done again, with everything that depends on it, and the execution goes on, also if it had ended: see
-        RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`.
+        RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`; other content
+        under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
         FAILED_PRECONDITION NODE_NOT_ENDED while something that depends on the work is under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -31,7 +31,8 @@ class DeadLetterServiceStub:
     GetDeadLetter: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.GetDeadLetterRequest, _dead_letters_pb2.GetDeadLetterResponse]
     RequeueDeadLetter: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.RequeueDeadLetterRequest, _dead_letters_pb2.RequeueDeadLetterResponse]
     """The work is done again, with everything that depends on it, and the execution goes on, also if it had ended: see
-    RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`.
+    RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`; other content
+    under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
     FAILED_PRECONDITION NODE_NOT_ENDED while something that depends on the work is under way.
     """
     DiscardDeadLetter: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.DiscardDeadLetterRequest, _dead_letters_pb2.DiscardDeadLetterResponse]
@@ -92,7 +93,8 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_dead_letters_pb2.RequeueDeadLetterRequest, _abc.Awaitable[_dead_letters_pb2.RequeueDeadLetterResponse]],
     ) -> _abc.Awaitable[_dead_letters_pb2.RequeueDeadLetterResponse]:
         """The work is done again, with everything that depends on it, and the execution goes on, also if it had ended: see
-        RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`.
+        RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`; other content
+        under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
         FAILED_PRECONDITION NODE_NOT_ENDED while something that depends on the work is under way.
         """
 

@@ -67,7 +67,8 @@ class ExecutionServiceStub:
     The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
     any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
 
-    Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+    Idempotent by `request_id`; other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+    FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
     was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
     done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
     """
@@ -227,7 +228,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         The execution is RUNNING again, also if it had ended; it gets the whole of its timeout again, and takes a slot like
         any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
 
-        Idempotent by `request_id`. FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
+        Idempotent by `request_id`; other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+        FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
         was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
         done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
         """

@@ -389,7 +389,10 @@ class ExecutionCommand(_message.Message):
     DISCARD_FIELD_NUMBER: _builtins.int
     QUARANTINE_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
-    """That of the ExecutionMessage. A command is carried out once for each message_id; a repeat gets the first answer."""
+    """That of the ExecutionMessage: the name of the request, "#", and 32 characters of a digest of the command's content.
+    A command is carried out once for each request; a repeat gets the first answer, and one with another digest is
+    refused with REQUEST_ID_REUSED.
+    """
     caller: _builtins.str
     """Title of the key that gave it."""
     @_builtins.property

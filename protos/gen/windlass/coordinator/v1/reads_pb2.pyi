@@ -603,7 +603,9 @@ class FindAnswerRequest(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     message_id: _builtins.str
-    """Names the command (ExecutionCommand.message_id)."""
+    """Names the command (ExecutionCommand.message_id). The answer is that of the first command with its request id, whose
+    content may be another: then the message id of the event is another too.
+    """
     def __init__(
         self,
         *,
