@@ -35,7 +35,7 @@ from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Origin
 from services.coordinator.store.codec import encode_event, seal
 from services.coordinator.store.journal import take_up
-from services.coordinator.store.snapshots import SnapshotLog, whole
+from services.coordinator.store.snapshots import JournalSnapshotLog, whole
 
 SIZES = (1_000, 10_000, 100_000)
 EVENTS_EACH = CoordinatorSettings.snapshot_events
@@ -55,14 +55,14 @@ def graph() -> Definition:
     return compile_definition({"name": "long", "nodes": nodes, "edges": edges})
 
 
-class Journal:
+class LongJournal:
     """The rows that a coordinator stores of one execution."""
 
     def __init__(self, definition: Definition) -> None:
         self.execution = Execution(EXECUTION_ID, definition)
         self.rows: list[tuple[int, bytes]] = []
         self.records: list[Snapshot] = []
-        self.log: SnapshotLog | None = None
+        self.log: JournalSnapshotLog | None = None
         self.event_times: list[tuple[int, float]] = []
 
     def grow(self, size: int) -> None:
@@ -100,7 +100,7 @@ class Journal:
         if execution.seq < EVENTS_EACH:
             return
         if self.log is None:
-            self.log = SnapshotLog(execution, EVENTS_EACH)
+            self.log = JournalSnapshotLog(execution, EVENTS_EACH)
         if record := self.log.due(execution):
             self.records.append(record)
 
@@ -126,7 +126,7 @@ def best_ms(measured: Callable[[], object]) -> float:
 def measure(definition: Definition, size: int) -> dict[str, float]:
     journals = []
     for _ in range(ROUNDS):
-        journal = Journal(definition)
+        journal = LongJournal(definition)
         # The tail is nearly as long as it can be.
         journal.grow(size + EVENTS_EACH - 50)
         journals.append(journal)
@@ -143,7 +143,7 @@ def measure(definition: Definition, size: int) -> dict[str, float]:
     }
 
 
-def _event_us(journal: Journal) -> float:
+def _event_us(journal: LongJournal) -> float:
     """Of the last 1,000 events at least."""
     last = journal.event_times[-max(500, len(journal.event_times) // 10) :]
     return 1e6 * sum(time for _, time in last) / sum(count for count, _ in last)

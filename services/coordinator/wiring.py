@@ -76,7 +76,7 @@ from services.coordinator.store.circuits import PostgresCircuits
 from services.coordinator.store.journal import LOADING, PostgresJournal, take_up
 from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
-from services.coordinator.store.snapshots import SnapshotLog
+from services.coordinator.store.snapshots import JournalSnapshotLog
 from services.rendering.children import RenderingChildren
 from windlass.coordinator.v1 import (
     circuits_pb2_grpc,
@@ -263,7 +263,7 @@ class CoordinatorService:
             dispatch=self._dispatch,
             codec=codec,
             clock=self._clock,
-            begin_snapshots=functools.partial(SnapshotLog, events_each=self._settings.snapshot_events),
+            begin_snapshots=functools.partial(JournalSnapshotLog, events_each=self._settings.snapshot_events),
             snapshot_events=self._settings.snapshot_events,
         )
 

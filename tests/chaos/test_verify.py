@@ -29,7 +29,7 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import SECOND, Error, ErrorClass, WorkKey
 from services.coordinator.store.codec import Stored, encode_event, seal, unseal
-from services.coordinator.store.snapshots import SnapshotLog
+from services.coordinator.store.snapshots import JournalSnapshotLog
 from tests.chaos.load import Load
 from tests.chaos.verify import verify
 from tests.support.postgres import reachable_directory
@@ -424,7 +424,7 @@ async def _with_snapshot(false: Falsifier, change: Callable[[Execution], None]) 
         assert isinstance(record.event, ev.Event)
         apply(execution, record.event)
     change(execution)
-    snapshot = SnapshotLog(execution, 1).due(execution)
+    snapshot = JournalSnapshotLog(execution, 1).due(execution)
     assert snapshot is not None
     assert snapshot.is_whole
     await false.run("INSERT INTO coordinator.snapshots VALUES (%s, %s, %s, %s, %s)", execution.execution_id, *snapshot)

@@ -7,7 +7,7 @@ from services.coordinator.app.ports import Snapshot
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution
-from services.coordinator.store.snapshots import SnapshotLog, restored
+from services.coordinator.store.snapshots import JournalSnapshotLog, restored
 
 
 class FollowedSnapshots:
@@ -16,7 +16,7 @@ class FollowedSnapshots:
 
     def __init__(self, execution: Execution, records_max: int = 1_000) -> None:
         self._definition: Definition = execution.definition
-        self._log = SnapshotLog(execution, 1)
+        self._log = JournalSnapshotLog(execution, 1)
         self._records_max = records_max
         self.records: list[Snapshot] = []
 

@@ -38,7 +38,7 @@ from services.coordinator.core.state import Execution
 from services.coordinator.store.append import composed
 from services.coordinator.store.codec import CorruptRecord, UnknownEvent, unseal
 from services.coordinator.store.columns import Uuids
-from services.coordinator.store.snapshots import FORMAT, SnapshotLog, restored, whole
+from services.coordinator.store.snapshots import FORMAT, JournalSnapshotLog, restored, whole
 
 # These run in one transaction. They are raw SQL, because every take-over waits for them. The fences are locked
 # until the commit, and the later statements see everything that was committed before the lock.
@@ -147,11 +147,11 @@ def take_up(execution_id: str, definition: Definition, found: Loaded, events_eac
         execution = fold_journal(execution_id, definition, found.events)
         return TakenUp(execution, None)
     execution = restored(execution_id, definition, found.snapshots)
-    log = SnapshotLog(execution, events_each, execution.seq)
+    log = JournalSnapshotLog(execution, events_each, execution.seq)
     return TakenUp(_folded(execution, found.events, log), log)
 
 
-def _folded(execution: Execution, rows: Sequence[bytes], log: SnapshotLog | None = None) -> Execution:
+def _folded(execution: Execution, rows: Sequence[bytes], log: JournalSnapshotLog | None = None) -> Execution:
     for row in rows:
         for stored in unseal(row):
             if stored.seq != execution.seq + 1 or stored.execution_id != execution.execution_id:

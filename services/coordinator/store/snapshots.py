@@ -59,7 +59,7 @@ _SHAPES: Final = (_WORK, _LOOP, _RUN, _REST)
 FORMAT: Final = hashlib.sha256(f"{_MEANING} {[each.text for each in _SHAPES]}".encode()).hexdigest()[:16]
 
 
-class SnapshotLog:
+class JournalSnapshotLog:
     """The snapshots of one execution: what has changed since it was stored, and when the next one is due."""
 
     def __init__(self, execution: Execution, events_each: int, whole_seq: int = 0) -> None:

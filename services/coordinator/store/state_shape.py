@@ -57,7 +57,7 @@ Put: TypeAlias = Callable[[Any, Out], Any]
 Take: TypeAlias = Callable[[Any, In], Any]
 
 
-class Form(NamedTuple):
+class StateForm(NamedTuple):
     # None: the value is stored as it is.
     put: Put | None
     take: Take | None
@@ -78,25 +78,25 @@ def _take_key(key: Any, _: In) -> WorkKey:
     return WorkKey(*key)
 
 
-_PLAIN: Final = {each: Form(None, None, each.__name__) for each in (int, str, bool, float)}
-_FORMS: Final[dict[Any, Form]] = {
+_PLAIN: Final = {each: StateForm(None, None, each.__name__) for each in (int, str, bool, float)}
+_FORMS: Final[dict[Any, StateForm]] = {
     **_PLAIN,
-    bytes: Form(_put_bytes, _take_bytes, "bytes"),
-    WorkKey: Form(lambda key, _: [*key], _take_key, "key"),
-    Work: Form(lambda work, _: [*work.key], lambda key, into: into.works[WorkKey(*key)], "work"),
-    WorkLoop: Form(lambda loop, _: [*loop.work.key], lambda key, into: into.loops[WorkKey(*key)], "loop"),
-    Run: Form(lambda run, _: run.number, lambda number, into: into.runs[number - 1], "run"),
+    bytes: StateForm(_put_bytes, _take_bytes, "bytes"),
+    WorkKey: StateForm(lambda key, _: [*key], _take_key, "key"),
+    Work: StateForm(lambda work, _: [*work.key], lambda key, into: into.works[WorkKey(*key)], "work"),
+    WorkLoop: StateForm(lambda loop, _: [*loop.work.key], lambda key, into: into.loops[WorkKey(*key)], "loop"),
+    Run: StateForm(lambda run, _: run.number, lambda number, into: into.runs[number - 1], "run"),
 }
 
 
-def form_of(hint: Any) -> Form:
+def form_of(hint: Any) -> StateForm:
     form = _FORMS.get(hint)
     if form is None:
         form = _FORMS[hint] = _made(hint)
     return form
 
 
-def _made(hint: Any) -> Form:
+def _made(hint: Any) -> StateForm:
     origin, given = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _union(given)
@@ -111,13 +111,13 @@ def _made(hint: Any) -> Form:
     raise TypeError(f"{hint} has no form; give it one in {__name__}")
 
 
-def _enum(hint: type[Enum]) -> Form:
+def _enum(hint: type[Enum]) -> StateForm:
     members = {member.value: member for member in hint}
     shape = f"{hint.__name__}({','.join(map(str, members))})"
-    return Form(lambda member, _: member.value, lambda value, _: members[value], shape)
+    return StateForm(lambda member, _: member.value, lambda value, _: members[value], shape)
 
 
-def _union(hints: Sequence[Any]) -> Form:
+def _union(hints: Sequence[Any]) -> StateForm:
     chosen = [hint for hint in hints if hint is not type(None)]
     forms = [form_of(hint) for hint in chosen]
     shape = f"({'|'.join(form.shape for form in forms)})"
@@ -139,27 +139,27 @@ def _union(hints: Sequence[Any]) -> Form:
         form = forms[place]
         return item if form.take is None else form.take(item, into)
 
-    return Form(put, take, shape)
+    return StateForm(put, take, shape)
 
 
-def _or_none(form: Form, shape: str) -> Form:
+def _or_none(form: StateForm, shape: str) -> StateForm:
     put, take = form.put, form.take
     if put is None or take is None:
         return form._replace(shape=shape)
-    return Form(
+    return StateForm(
         lambda value, out: None if value is None else put(value, out),
         lambda value, into: None if value is None else take(value, into),
         shape,
     )
 
 
-def _container(origin: Any, hints: Sequence[Any]) -> Form:
+def _container(origin: Any, hints: Sequence[Any]) -> StateForm:
     forms = [form_of(hint) for hint in hints if hint not in (Ellipsis, None, type(None))]
     shape = f"{origin.__name__}[{','.join(form.shape for form in forms)}]"
     puts = [form.put or _as_it_is for form in forms]
     takes = [form.take or _as_it_is for form in forms]
     if origin is tuple and Ellipsis not in hints:
-        return Form(
+        return StateForm(
             lambda value, out: [put(item, out) for put, item in zip(puts, value, strict=True)],
             lambda value, into: tuple([take(item, into) for take, item in zip(takes, value, strict=True)]),
             shape,
@@ -168,23 +168,23 @@ def _container(origin: Any, hints: Sequence[Any]) -> Form:
         return _mapping(OrderedDict if origin is OrderedDict else dict, (puts[0], puts[1]), (takes[0], takes[1]), shape)
     ((put, take),) = zip(puts, takes, strict=True)
     if origin is OrderedDict:
-        return Form(
+        return StateForm(
             lambda value, out: [put(item, out) for item in value],
             lambda value, into: OrderedDict((take(item, into), None) for item in value),
             shape,
         )
     makes: dict[Any, Any] = {tuple: tuple, list: list, deque: deque}
     make = makes.get(origin, tuple)
-    return Form(
+    return StateForm(
         lambda value, out: [put(item, out) for item in value],
         lambda value, into: make([take(item, into) for item in value]),
         shape,
     )
 
 
-def _mapping(make: Any, puts: tuple[Put, Put], takes: tuple[Take, Take], shape: str) -> Form:
+def _mapping(make: Any, puts: tuple[Put, Put], takes: tuple[Take, Take], shape: str) -> StateForm:
     (put_key, put_item), (take_key, take_item) = puts, takes
-    return Form(
+    return StateForm(
         lambda value, out: [[put_key(key, out), put_item(item, out)] for key, item in value.items()],
         lambda value, into: make([(take_key(key, into), take_item(item, into)) for key, item in value]),
         shape,
@@ -244,21 +244,21 @@ def reader(names: Sequence[str]) -> Callable[[Any], list[Any]]:
     return lambda item: list(read(item))
 
 
-def _record(make: Any) -> Form:
+def _record(make: Any) -> StateForm:
     shape = shape_of(make)
     take = shape.take
     if len(shape.names) == 1:
         (name,) = shape.names
-        return Form(
+        return StateForm(
             lambda item, out: shape.put([getattr(item, name)], out),
             lambda values, into: make(*take(values, into)),
             shape.text,
         )
     read, put = reader(shape.names), shape.put
-    return Form(lambda item, out: put(read(item), out), lambda values, into: make(*take(values, into)), shape.text)
+    return StateForm(lambda item, out: put(read(item), out), lambda values, into: make(*take(values, into)), shape.text)
 
 
-def _shared(make: Any) -> Form:
+def _shared(make: Any) -> StateForm:
     record = _record(make)
 
     def put_shared(item: Any, out: Out) -> Any:
@@ -273,4 +273,4 @@ def _shared(make: Any) -> Form:
         item = into.shared[place] = record.take(value, into) if record.take is not None else value
         return item
 
-    return Form(put_shared, take_shared, record.shape)
+    return StateForm(put_shared, take_shared, record.shape)

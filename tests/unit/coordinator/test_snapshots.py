@@ -10,7 +10,7 @@ from services.coordinator.app.ports import Snapshot, SnapshotDamaged
 from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
 from services.coordinator.store import snapshots
-from services.coordinator.store.snapshots import SnapshotLog, restored, whole
+from services.coordinator.store.snapshots import JournalSnapshotLog, restored, whole
 from services.coordinator.store.state_shape import form_of
 from tests.support.golden import JOURNALS, stored_journal
 from tests.support.snapshots import FollowedSnapshots
@@ -40,7 +40,7 @@ def test_a_snapshot_in_several_records_has_the_whole_state(folder, objects_max, 
     journal = stored_journal(folder)
     definition = definition_of(folder)
     execution = Execution(journal[0].execution_id, definition)
-    log = SnapshotLog(execution, 2)
+    log = JournalSnapshotLog(execution, 2)
     records: list[Snapshot] = []
     compared = 0
     for place, stored in enumerate(journal, 1):
@@ -64,9 +64,9 @@ def taken_over(execution_id, definition, records, journal):
         execution = Execution(execution_id, definition)
         for stored in journal:
             apply(execution, stored.event)
-        return execution, SnapshotLog(execution, 2)
+        return execution, JournalSnapshotLog(execution, 2)
     execution = restored(execution_id, definition, found)
-    log = SnapshotLog(execution, 2, execution.seq)
+    log = JournalSnapshotLog(execution, 2, execution.seq)
     for stored in journal[execution.seq :]:
         apply(execution, stored.event)
         log.note(execution, [stored.event])
@@ -119,7 +119,7 @@ def test_every_plain_field_of_the_state_is_stored():
                 before = getattr(part, name)
                 sample = SAMPLES[hints[name]]
                 setattr(part, name, not before if sample is True else sample)
-                (record,) = filter(None, [SnapshotLog(execution, 1).due(execution)])
+                (record,) = filter(None, [JournalSnapshotLog(execution, 1).due(execution)])
                 again = restored(EXECUTION_ID, story.definition, [record])
                 assert differences(execution, again) == [], name
                 setattr(part, name, before)
