@@ -201,8 +201,10 @@ async def test_four_eyes_are_two_different_keys(shared_stack: Stack, client: Cli
         assert (refused.code, refused.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ALREADY_DECIDED")
     decided = await decide(client, approval)
     assert (decided.state, len(decided.decisions), decided.decisions[0].caller) == (Approval.APPROVED, 2, "ann")
-    refused = await refusal_of(decide(ann, approval, form={"other": 1}, request_id="another"))
+    refused = await refusal_of(decide(ann, approval, request_id="another"))
     assert refused.reason == "ALREADY_DECIDED", "the first answer"
+    refused = await refusal_of(decide(ann, approval, form={"other": 1}, request_id="another"))
+    assert (refused.code, refused.reason) == (grpc.StatusCode.ALREADY_EXISTS, "REQUEST_ID_REUSED")
     ended = await client.end_of(approval.execution_id)
     assert (ended.state, list(ended.summary.skipped)) == (Execution.SUCCESS, ["file"])
 
