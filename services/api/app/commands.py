@@ -112,6 +112,10 @@ class Commands:
         """The command was answered before, under the same request id."""
         return (await self._first_answer(command))[1] is not None
 
+    async def has_answered(self, execution_id: str, message_id: str) -> bool:
+        """An event of the execution answers this message."""
+        return await self._answers.answer(execution_id, message_id) is not None
+
     async def _first_answer(self, command: NewCommand) -> tuple[str, EventView | None]:
         """The message id of the command, and the answer if this is a repeat."""
         message_id = command.message_id()

@@ -10,7 +10,7 @@ import orjson
 from services.api.app import refusals
 from services.api.app.bulk_jobs import BulkDesk
 from services.api.app.commands import Commands, NewCommand
-from services.api.app.executions import Executions
+from services.api.app.executions import Executions, cancel_id
 from services.api.core.bulk_jobs import BulkAction, BulkJob, BulkOrder
 from services.api.rpc import translate
 from services.api.rpc.filter_text import parse
@@ -84,7 +84,7 @@ class ExecutionCommands:
 
     async def _cancel(self, job: BulkJob, execution_id: str) -> None:
         # It may have been retried since this job cancelled it.
-        if not await self._commands.has_answer(_command(job, execution_id, "cancel", None)):
+        if not await self._commands.has_answered(execution_id, cancel_id(execution_id, job.request_id)):
             told = (job.request_id, job.order.reason, job.caller)
             await self._executions.order_cancel(job.workspace, execution_id, *told)
 
