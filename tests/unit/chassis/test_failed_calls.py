@@ -59,25 +59,36 @@ async def _streamed_too_largely(counter: Counter) -> Any:
     return [each async for each in counter.stub(bearer="admin").Follow(counter.order("large"))]
 
 
+class Failures:
+    """The failures in memory that hold frames of a service, and so the request and the answer of a call."""
+
+    def __init__(self) -> None:
+        # Other tests keep some for themselves: those that their parameters name, for one.
+        self._of_others = self._in_memory()
+
+    def kept(self) -> list[BaseException]:
+        others = set(map(id, self._of_others))
+        return [each for each in self._in_memory() if id(each) not in others]
+
+    @staticmethod
+    def _in_memory() -> list[BaseException]:
+        failures = [each for each in gc.get_objects() if isinstance(each, FAILURES)]
+        return [each for each in failures if any(map(_is_of_a_service, traceback.walk_tb(each.__traceback__)))]
+
+
 @pytest.fixture
-def no_collector() -> Iterator[None]:
+def failures() -> Iterator[Failures]:
+    """Those that come from here on, without a collector of garbage."""
     gc.collect()
     gc.disable()
-    yield
+    yield Failures()
     gc.enable()
-
-
-def kept() -> list[BaseException]:
-    """The failures in memory that hold frames of a service, and so the request and the answer of a call."""
-    failures = [each for each in gc.get_objects() if isinstance(each, FAILURES)]
-    return [each for each in failures if any(map(_is_of_a_service, traceback.walk_tb(each.__traceback__)))]
 
 
 def _is_of_a_service(place: tuple[FrameType, int]) -> bool:
     return str(place[0].f_globals["__name__"]).startswith("services.")
 
 
-@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize(
     "fails",
     [
@@ -91,14 +102,17 @@ def _is_of_a_service(place: tuple[FrameType, int]) -> bool:
         _streamed_too_largely,
     ],
 )
-async def test_a_failed_call_leaves_nothing_in_memory(shop: Shop, fails: Callable[[Counter], Awaitable[Any]]) -> None:
+async def test_a_failed_call_leaves_nothing_in_memory(
+    shop: Shop, failures: Failures, fails: Callable[[Counter], Awaitable[Any]]
+) -> None:
     async with open_shop(shop, guard_of(RULE), limits=LIMITS) as counter:
         assert (await refused(fails(counter))).reason
-        await until(lambda: not kept(), 10, "the failure to be forgotten")
+        await until(lambda: not failures.kept(), 10, "the failure to be forgotten")
 
 
-@pytest.mark.usefixtures("no_collector")
-async def test_calls_that_end_with_their_key_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_end_with_their_key_leave_nothing_in_memory(
+    failures: Failures, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Revoked:
         async def identify(self, key: str) -> Identity:
             raise Refusal("KEY_INVALID", "it was revoked")
@@ -115,5 +129,5 @@ async def test_calls_that_end_with_their_key_leave_nothing_in_memory(monkeypatch
     checking = asyncio.create_task(calls.check_keys(Revoked()))
     await asyncio.gather(call(), call())
     assert reasons == ["KEY_INVALID"] * 2
-    await until(lambda: not kept(), 10, "the failure to be forgotten")
+    await until(lambda: not failures.kept(), 10, "the failure to be forgotten")
     checking.cancel()
