@@ -74,6 +74,11 @@ WHERE NOT EXISTS (SELECT FROM coordinator.executions e WHERE e.execution_id = t.
 _VERSION: Final = (
     "SELECT workspace, definition, template_references FROM api.workflow_versions WHERE version_id = %s::uuid"
 )
+# The copies of executions that ran elsewhere. They bring their definition, and the grants of another installation.
+_IMPORTS: Final = """
+SELECT execution_id::text, workspace, imported_definition, imported_references FROM coordinator.executions
+WHERE execution_id = ANY(%s::uuid[]) AND imported_execution_id <> ''
+"""
 _LIVE: Final = "SELECT instance_id FROM coordinator.runner_sessions WHERE state = 'LIVE'"
 
 
@@ -96,6 +101,8 @@ class Auditor:
         self._connection = connection
         self._findings = Findings()
         self._versions: dict[str, tuple[str, Definition]] = {}
+        # By the id of the copy.
+        self._imports: dict[str, tuple[str, Definition]] = {}
         self._live_instances: set[str] = set()
         # The execution of each grant, by the number of the grant. No two grants ever have the same number.
         self._granted: dict[int, str] = {}
@@ -125,6 +132,10 @@ class Auditor:
         approvals = _by_id(await self._fetch(_APPROVALS, ids))
         dead_letters = _by_id(await self._fetch(_DEAD_LETTERS, ids))
         snapshots = _by_id(await self._fetch(_SNAPSHOTS, (*ids, FORMAT)))
+        self._imports = {
+            id_: (workspace, compile_definition(orjson.loads(document), orjson.loads(references)))
+            for id_, workspace, document, references in await self._fetch(_IMPORTS, ids)
+        }
         for row in rows:
             execution = await self._judge_one(
                 row[0],
@@ -134,7 +145,7 @@ class Auditor:
                 approvals[row[0]],
                 whole([Snapshot(*each[1:]) for each in snapshots[row[0]]]),
             )
-            if execution is not None:
+            if execution is not None and row[0] not in self._imports:
                 compare_dead_letters(execution, dead_letters[row[0]], self._findings)
 
     async def _judge_one(
@@ -159,7 +170,8 @@ class Auditor:
             return None
         judge = JournalJudge(id_, definition, self._live_instances, findings)
         judge.judge(stored)
-        self._granted_once(id_, judge.grants)
+        if id_ not in self._imports:
+            self._granted_once(id_, judge.grants)
         events = [each.event for each in stored if isinstance(each.event, Event)]
         if findings.broken_count > before or len(events) < len(stored):
             return None
@@ -173,7 +185,7 @@ class Auditor:
             findings.broke("S6", f"{id_} does not fold: {failure!r}")
             return None
         compare(execution, row, run_rows, approval_rows, findings)
-        if not execution.is_final:
+        if not execution.is_final and id_ not in self._imports:
             self._holders[id_] = judge.grants[-1]
         return execution
 
@@ -204,6 +216,10 @@ class Auditor:
         return decoded
 
     async def _definition(self, start: Origin, id_: str) -> Definition | None:
+        if id_ in self._imports:
+            workspace, definition = self._imports[id_]
+            self._findings.check("S12", workspace == start.workspace, f"{id_} of {start.workspace} is in {workspace}")
+            return definition
         if start.version_id not in self._versions:
             found = await self._fetch(_VERSION, (start.version_id,))
             if not found:

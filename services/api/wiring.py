@@ -209,7 +209,13 @@ class ApiService:
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
         letters = DeadLetterServicer(self._dead_letters, Redriver(self._dead_letters, self._clock), self._workflows)
         dead_letters_pb2_grpc.add_DeadLetterServiceServicer_to_server(letters, server)
-        exports = ExportServicer(self._executions, self._workflows, CoordinatorReplays(self._coordinators), examiner)
+        exports = ExportServicer(
+            self._executions,
+            self._workflows,
+            CoordinatorReplays(self._coordinators),
+            examiner,
+            Identifiers(self._clock),
+        )
         exports_pb2_grpc.add_ExportServiceServicer_to_server(exports, server)
         workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
         workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)

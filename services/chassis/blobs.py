@@ -114,7 +114,7 @@ class DirectoryBlobs:
                     raise BlobTooLarge(f"over {bytes_max} bytes")
                 digest.update(part)
                 await self._in_thread(unfinished.file.write, part)
-            ref = _ref(owner, month, digest.hexdigest(), size_bytes)
+            ref = blob_ref(owner, month, digest.hexdigest(), size_bytes)
             await self._in_thread(self._finish, unfinished, self._directory / ref.key)
         finally:
             await self._closed(unfinished)
@@ -217,7 +217,7 @@ class DirectoryBlobs:
             raise OSError(errno.ENODEV, f"{self._directory} is not the store, or its disk is not mounted") from None
 
     def _put(self, value: bytes, owner: str, month: str) -> BlobRef:
-        ref = _ref(owner, month, hashlib.sha256(value).hexdigest(), len(value))
+        ref = blob_ref(owner, month, hashlib.sha256(value).hexdigest(), len(value))
         place = self._directory / ref.key
         try:
             # The file was used now, so that `delete_before` leaves it alone.
@@ -351,7 +351,8 @@ def _folder(owner: str) -> str:
     return hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
-def _ref(owner: str, month: str, digest: str, size_bytes: int) -> BlobRef:
+def blob_ref(owner: str, month: str, digest: str, size_bytes: int) -> BlobRef:
+    """What the store names a value of this owner, whether it is there or not. `digest` is its SHA-256."""
     return BlobRef(f"{_folder(owner)}/{month}-{digest[:2]}/{digest}.json", digest, size_bytes)
 
 

@@ -40,6 +40,7 @@ from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.fork_origins import ForkOrigins
+from services.coordinator.app.importing import ImportedDefinitions
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.key_checks import check_keys
@@ -64,6 +65,7 @@ from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.allowed_callers import RULES
 from services.coordinator.rpc.circuits import CircuitStateServicer
 from services.coordinator.rpc.dead_letters import DeadLetterReadServicer
+from services.coordinator.rpc.import_parts import ImportDesk
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.replays import ReplayServicer
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
@@ -73,6 +75,7 @@ from services.coordinator.rpc.watch import WatchHub
 from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
 from services.coordinator.store.circuits import PostgresCircuits
+from services.coordinator.store.imports import PostgresImports
 from services.coordinator.store.journal import LOADING, PostgresJournal, take_up
 from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
@@ -139,6 +142,7 @@ class CoordinatorService:
         self._database = Database(settings.database_url, name=name)
         self._journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
         self._reads = PostgresReads(self._database)
+        self._imports = PostgresImports(self._database)
         self._circuit_rows = PostgresCircuits(self._database, self._circuit_policy)
         self._blobs = DirectoryBlobs(settings.output_store)
         self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
@@ -208,7 +212,9 @@ class CoordinatorService:
 
     def _join_commits(self) -> None:
         self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
-        walks = JournalWalks(self._reads, self._definitions)
+        # People who look back also look at executions that were imported, which are never owned.
+        self._all_definitions = ImportedDefinitions(self._imports, self._definitions)
+        walks = JournalWalks(self._reads, self._all_definitions)
         explainer = Explainer(
             walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
         )
@@ -289,7 +295,9 @@ class CoordinatorService:
         reads_pb2_grpc.add_ReadServiceServicer_to_server(self._reader, self.server)
         letters = DeadLetterReadServicer(self._reads)
         dead_letters_pb2_grpc.add_DeadLetterReadServiceServicer_to_server(letters, self.server)
-        replays = ReplayServicer(self._reads, Replays(self._reads, self._definitions), codec, self._blobs, self._clock)
+        folding = Replays(self._reads, self._all_definitions)
+        imports = ImportDesk(folding, self._imports, codec, self._blobs)
+        replays = ReplayServicer(self._reads, folding, codec, self._blobs, self._clock, imports)
         replays_pb2_grpc.add_ReplayServiceServicer_to_server(replays, self.server)
         reads_pb2_grpc.add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)
 

@@ -24,11 +24,13 @@ from windlass.api.v1 import (
     circuits_pb2,
     dead_letters_pb2,
     executions_pb2,
+    exports_pb2,
     resources_pb2,
     runs_pb2,
     workflows_pb2,
     workspaces_pb2,
 )
+from windlass.api.v1.exports_pb2_grpc import ExportServiceStub
 
 CALL_SECONDS = 10.0
 # These fields depend on the moment of the answer, not on the change.
@@ -289,6 +291,20 @@ async def _forks(calls: Calls, request: Any) -> int:
     return len((await calls("ListExecutions", listing)).executions)
 
 
+async def _import(calls: Calls) -> exports_pb2.ImportExecutionRequest:
+    export = exports_pb2.ExportExecutionRequest(execution_id=await _failed(calls))
+    stub: Any = ExportServiceStub(calls.stack.channel())
+    answers = stub.ExportExecution(export, metadata=calls.stack.metadata(), timeout=CALL_SECONDS)
+    parts = [part async for answer in answers for part in answer.parts]
+    return exports_pb2.ImportExecutionRequest(parts=parts, request_id=uuid.uuid4().hex)
+
+
+async def _copies(calls: Calls, request: Any) -> int:
+    imported = request.parts[0].header.execution_id
+    listing = executions_pb2.ListExecutionsRequest(filter=f'imported_execution_id = "{imported}"')
+    return len((await calls("ListExecutions", listing)).executions)
+
+
 async def _requeue(calls: Calls) -> dead_letters_pb2.RequeueDeadLetterRequest:
     letter = f"{await _failed(calls)}.1"
     return dead_letters_pb2.RequeueDeadLetterRequest(dead_letter_id=letter, request_id=uuid.uuid4().hex)
@@ -340,6 +356,7 @@ CASES = {
     "ResumeExecution": Case(_resume, _counted("ExecutionResumed")),
     "RetryExecution": Case(_retry, _counted("ExecutionReopened")),
     "ForkExecution": Case(_fork, _forks),
+    "ImportExecution": Case(_import, _copies),
     "RequeueDeadLetter": Case(_requeue, _counted("DeadLetterResolved")),
     "DiscardDeadLetter": Case(_discard, _counted("DeadLetterResolved")),
     "MarkDeadLetterFixed": Case(_fix, _counted("DeadLetterResolved")),

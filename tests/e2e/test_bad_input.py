@@ -54,6 +54,7 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "ExportExecution": {"executionId": UNKNOWN_ID},
     "ReplayExecution": {"executionId": UNKNOWN_ID},
     "ReplayExport": {"parts": [{"header": {"format": 1, "executionId": UNKNOWN_ID}}]},
+    "ImportExecution": {"parts": [{"header": {"format": 1, "executionId": UNKNOWN_ID}}]},
     "GetRunInputs": {"runId": f"{UNKNOWN_ID}.1"},
     "GetWorkflow": {"workflow": "ghost"},
     "ListWorkflowVersions": {"workflow": "ghost"},
@@ -267,6 +268,9 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "export that begins with its end": asked("ReplayExport", parts=[{"end": {"events": 1}}]),
         "export without a definition": asked("ReplayExport", parts=[{"header": {"format": 1}}]),
         "export whose definition is no text": asked("ReplayExport", parts=[{"header": {"definition": b"\xff"}}]),
+        "import of nothing": asked("ImportExecution"),
+        "import that begins with its end": asked("ImportExecution", parts=[{"end": {"events": 1}}]),
+        "import without a definition": asked("ImportExecution", parts=[{"header": {"format": 1}}]),
     },
     ("NOT_FOUND", "WORKFLOW_NOT_FOUND"): {
         "unknown workflow": start(workflow="ghost"),

@@ -120,18 +120,30 @@ class Reader:
         for line in commands:
             await self._type(line)
         ended = await self._client.end_of(self._execution_id)
-        await self._replays()
+        stub: Any = ExportServiceStub(self._stack.channel())
+        for execution_id in (self._execution_id, await self._imported(stub)):
+            await self._replays(stub, execution_id)
         return ended
 
-    async def _replays(self) -> None:
+    async def _replays(self, stub: Any, execution_id: str) -> None:
         """The journal adds up to what was recorded, whatever has happened in it."""
-        stub: Any = ExportServiceStub(self._stack.channel())
-        request = exports_pb2.ReplayExecutionRequest(execution_id=self._execution_id)
+        request = exports_pb2.ReplayExecutionRequest(execution_id=execution_id)
         replay = (await self._client.call(stub.ReplayExecution, request)).replay
         assert not replay.HasField("first_difference"), replay
         assert replay.recorded_hash == replay.replayed_hash != ""
         assert replay.redecided > 0
-        assert not replay.HasField("decided_otherwise"), replay
+        # The id of a child follows from that of its parent, and a copy has another one.
+        is_copy = execution_id != self._execution_id
+        assert (is_copy and replay.decided_otherwise.field == "child_execution_id") or not replay.HasField(
+            "decided_otherwise"
+        ), replay
+
+    async def _imported(self, stub: Any) -> str:
+        """The id of a copy."""
+        export = exports_pb2.ExportExecutionRequest(execution_id=self._execution_id)
+        answers = stub.ExportExecution(export, metadata=self._client.metadata, timeout=60.0)
+        requests = [exports_pb2.ImportExecutionRequest(parts=answer.parts) async for answer in answers]
+        return str((await self._client.call(stub.ImportExecution, iter(requests))).execution.id)
 
     async def _type(self, line: str) -> None:
         for place, own in self._places.items():

@@ -108,7 +108,8 @@ class Client:
         self.runs = RunServiceStub(channel)
         self.approvals = ApprovalServiceStub(channel)
         self.circuits = CircuitServiceStub(channel)
-        self.metadata = [("authorization", f"Bearer {key or stack.key()}")]
+        self.key = key or stack.key()
+        self.metadata = [("authorization", f"Bearer {self.key}")]
 
     async def call(self, method: Any, request: Any, *extra: tuple[str, str]) -> Any:
         return await method(request, metadata=[*self.metadata, *extra], timeout=self.call_seconds)

@@ -86,7 +86,9 @@ class MemoryJournal:
         if append.from_seq == 0:
             if row is not None:
                 return False
-            tables.executions[id_] = _named((*EXECUTION_COLUMNS, "summary"), append.execution)
+            tables.executions[id_] = _named((*EXECUTION_COLUMNS, "summary"), append.execution) | {
+                "imported_execution_id": ""
+            }
         else:
             if row is None or (row["epoch"], row["last_seq"]) != (append.epoch, append.from_seq):
                 return False

@@ -234,6 +234,7 @@ def _show(execution: Any) -> None:
         "workflow": f"{execution.workflow}@{execution.version}",
         "state": render.cell(execution, "state"),
         "fork of": execution.origin_execution_id,
+        "imported from": execution.imported_execution_id,
         "created": render.date(execution.create_time),
         "took": render.cell(execution, "metrics.duration"),
         "input": render.compact(execution.input),

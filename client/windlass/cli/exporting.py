@@ -1,5 +1,6 @@
-"""Takes executions out of a stack as a file, and folds journals again."""
+"""Takes executions out of a stack as a file and into another one, and folds journals again."""
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,6 +19,7 @@ _REQUEST_BYTES: Final = 512 * 1024
 
 def register(app: typer.Typer) -> None:
     command(app)(export)
+    command(app, "import")(import_execution)
     command(app)(replay)
 
 
@@ -39,6 +41,23 @@ def export(
             say(line_of(part))
 
 
+def import_execution(
+    api: Api,
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An exported file.")],
+    same_as: Annotated[str, typer.Option("--request-id", help="Makes a repeat safe.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the execution as JSON.")] = False,
+) -> None:
+    """Keep a copy of an exported execution, to look at.
+
+    It can be read like any other execution. Nothing can change it."""
+    first = messages.ImportExecutionRequest(request_id=same_as or str(uuid.uuid4()))
+    answer = _sent(api, _FileRequests(file, first, with_outputs=True), "ImportExecution")
+    if as_json:
+        render.print_json(answer)
+    else:
+        say(answer.execution.id)
+
+
 def replay(
     api: Api,
     subject: Annotated[str, typer.Argument(metavar="FILE|EXECUTION_ID", help="An exported file, or an execution.")],
@@ -48,7 +67,7 @@ def replay(
 
     The present code folds it, and decides it again. Exit code 1 if the state differs."""
     if Path(subject).exists():
-        answer = _sent(api, Path(subject), messages.ReplayExportRequest, "ReplayExport").replay
+        answer = _sent(api, _FileRequests(Path(subject), messages.ReplayExportRequest()), "ReplayExport").replay
     else:
         request = messages.ReplayExecutionRequest(execution_id=subject)
         answer = _stub(api).ReplayExecution(request, metadata=api.metadata(), timeout=_SECONDS).replay
@@ -59,9 +78,8 @@ def replay(
     raise typer.Exit(1 if answer.HasField("first_difference") else 0)
 
 
-def _sent(api: Api, file: Path, kind: Any, method: str) -> Any:
+def _sent(api: Api, requests: "_FileRequests", method: str) -> Any:
     """The answer to the parts of the file."""
-    requests = _FileRequests(file, kind)
     try:
         return getattr(_stub(api), method)(iter(requests), metadata=api.metadata(), timeout=_SECONDS)
     finally:
@@ -77,22 +95,24 @@ def _stub(api: Api) -> Any:
 
 
 class _FileRequests:
-    """The parts of a file in requests of limited size, without its outputs. It ends early at a line that is no part,
+    """The parts of a file in requests of limited size. It ends early at a line that is no part,
     and keeps the fault: gRPC says nothing of what an iterator raises."""
 
-    def __init__(self, file: Path, kind: Any) -> None:
+    def __init__(self, file: Path, first: Any, *, with_outputs: bool = False) -> None:
+        """`first` is the first request, without its parts."""
         self._file = file
-        self._kind = kind
+        self._first = first
+        self._with_outputs = with_outputs
         self.fault = ""
 
     def __iter__(self) -> Iterator[Any]:
-        request, size_bytes = self._kind(), 0
+        request, size_bytes = self._first, 0
         for part in self._parts():
             request.parts.append(part)
             size_bytes += part.ByteSize()
             if size_bytes >= _REQUEST_BYTES:
                 yield request
-                request, size_bytes = self._kind(), 0
+                request, size_bytes = type(self._first)(), 0
         if request.parts:
             yield request
 
@@ -106,7 +126,7 @@ class _FileRequests:
                 except NotAnExport as fault:
                     self.fault = f"line {number} of {self._file}: {fault}"
                     return
-                if part.WhichOneof("part") != "output":
+                if self._with_outputs or part.WhichOneof("part") != "output":
                     yield part
 
 

@@ -73,7 +73,7 @@ class Commands:
 
     async def give(self, workspace: str, command: NewCommand) -> ExecutionView:
         """The execution after the command. Raises the Refusal with which the command was answered."""
-        execution = await self._executions.find(workspace, command.execution_id)
+        execution = await self._executions.find_for_command(workspace, command.execution_id)
         message_id, answer = await self._first_answer(command)
         if answer is None:
             _refuse_final(execution)
@@ -92,7 +92,7 @@ class Commands:
     ) -> ExecutionView:
         """The same for a command that may come to an execution that has ended. `judge` refuses it at once, unless it is
         a repeat, if it can be seen not to fit."""
-        execution = await self._executions.find(workspace, command.execution_id)
+        execution = await self._executions.find_for_command(workspace, command.execution_id)
         if execution.is_given_up:
             raise refusals.execution_given_up(execution.id)
         message_id, answer = await self._first_answer(command)

@@ -63,9 +63,16 @@ class Executions:
             execution = await self._started(execution_id)
             if execution is None and queued:
                 execution = queued[0]
-        if execution is not None and not execution.is_final:
+        if execution is not None and not (execution.is_final or execution.is_imported):
             execution = await self._given_up_soon(execution)
         return _own(workspace, execution, execution_id)
+
+    async def find_for_command(self, workspace: str, execution_id: str) -> ExecutionView:
+        """The same, unless nothing can change the execution."""
+        execution = await self.find(workspace, execution_id)
+        if execution.is_imported:
+            raise refusals.execution_imported(execution_id)
+        return execution
 
     async def given_up(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]:
         """Return the executions that dispatchers have given up, with their end."""
@@ -114,7 +121,7 @@ class Executions:
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> ExecutionView:
         # An execution that was given up cannot be cancelled, so this is checked again.
         self._going.pop(execution_id, None)
-        execution = await self.find(workspace, execution_id)
+        execution = await self.find_for_command(workspace, execution_id)
         if execution.is_final:
             return _cancelled(execution)
         watch = self._watches.open(execution_id)
@@ -133,7 +140,7 @@ class Executions:
 
     async def order_cancel(self, workspace: str, execution_id: str, request_id: str, reason: str, caller: str) -> None:
         """The same, without waiting for the end."""
-        execution = await self.find(workspace, execution_id)
+        execution = await self.find_for_command(workspace, execution_id)
         if not execution.is_final:
             message_id, now_ns = cancel_id(execution_id, request_id), self._clock.epoch_ns()
             if await self._queue.cancel(workspace, execution_id, message_id, reason, caller, now_ns):

@@ -137,9 +137,25 @@ class ExecutionView(NamedTuple):
         return self.state in FINAL
 
     @property
+    def is_imported(self) -> bool:
+        """It is a copy, which nothing changes."""
+        return self.record is not None and bool(self.record.execution.imported_execution_id)
+
+    @property
     def is_given_up(self) -> bool:
         """The row has its end."""
         return self.row is not None and self.state == "FAILED"
+
+
+class ImportedTo(NamedTuple):
+    """Where an import goes. The fields are those of the coordinator's ImportPartsRequest."""
+
+    workspace: str
+    # Of the copy, if this is no repeat.
+    execution_id: str
+    request_id: str
+    # JSON: what the templates of the definition read.
+    template_references: bytes
 
 
 class EventView(NamedTuple):

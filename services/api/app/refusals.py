@@ -98,6 +98,11 @@ def execution_final(execution_id: str, state: str) -> Refusal:
     return _refusal("EXECUTION_FINAL", message, hint, execution_id=execution_id, state=state)
 
 
+def execution_imported(execution_id: str) -> Refusal:
+    message = "the execution was imported, so it can only be read"
+    return _refusal("EXECUTION_IMPORTED", message, f"windlass get {execution_id}", execution_id=execution_id)
+
+
 def command_refused(reason: str, message: str, execution_id: str) -> Refusal:
     """The coordinator's refusal of a command. Its reasons are those of the contract."""
     return _refusal(reason, message, f"windlass get {execution_id}", execution_id=execution_id)

@@ -70,7 +70,7 @@ class EventWatcher:
                 if execution.last_seq > seen:
                     yield EventView(execution.last_seq, is_last=True, record=execution)
                 return
-            if execution.is_final and execution.last_seq <= seen:
+            if (execution.is_final or execution.is_imported) and execution.last_seq <= seen:
                 # All its events were seen, perhaps in an earlier call.
                 return
             while isinstance(update := await watch.next(SILENCE_SECONDS), EventView) and update.seq <= seen + 1:

@@ -84,6 +84,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_EXPORTS}/ReplayExecution": READ.within(OUTPUT_SECONDS_MAX),
     # Each message has the size of a document; the handler bounds all together.
     f"{_EXPORTS}/ReplayExport": READ_DOCUMENT.within(OUTPUT_SECONDS_MAX),
+    f"{_EXPORTS}/ImportExecution": WRITE_DOCUMENT.within(OUTPUT_SECONDS_MAX),
     f"{_CIRCUITS}/ListCircuits": READ,
     f"{_CIRCUITS}/GetCircuit": READ,
     f"{_CIRCUITS}/ResetCircuit": WRITE,

@@ -1,16 +1,18 @@
-"""ExportService: executions leave as parts, and journals are folded again. Coordinators have the journals, and api has
-the definitions."""
+"""ExportService: executions leave and come as parts, and journals are folded again. Coordinators have the journals, and
+api has the definitions."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
 
 from services.api.app import refusals
 from services.api.app.executions import Executions
-from services.api.app.ports import ExecutionView, Workflows
+from services.api.app.identifiers import Identifiers
+from services.api.app.ports import ExecutionView, ImportedTo, Workflows
+from services.api.rpc import translate
 from services.api.rpc.examining import DefinitionExaminer
 from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.guard import RpcCall
@@ -22,6 +24,8 @@ from windlass.api.v1.workflows_pb2 import ValidateWorkflowRequest
 
 # Without outputs. The journal of an execution with 100,000 events has some 20 MiB.
 REPLAY_BYTES_MAX: Final = 64 * 1024 * 1024
+# With outputs.
+IMPORT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class JournalReplays(Protocol):
@@ -30,16 +34,23 @@ class JournalReplays(Protocol):
     def export(self, execution_id: str) -> AsyncIterator[Sequence[Any]]: ...
     async def replay(self, execution_id: str) -> Any: ...
     async def replay_parts(self, parts: AsyncIterator[Sequence[Any]], references: bytes) -> Any: ...
+    async def import_parts(self, parts: AsyncIterator[Sequence[Any]], order: ImportedTo) -> tuple[str, bool]: ...
 
 
 class ExportServicer(exports_pb2_grpc.ExportServiceServicer):
     def __init__(
-        self, executions: Executions, workflows: Workflows, journals: JournalReplays, examiner: DefinitionExaminer
+        self,
+        executions: Executions,
+        workflows: Workflows,
+        journals: JournalReplays,
+        examiner: DefinitionExaminer,
+        identifiers: Identifiers,
     ) -> None:
         self._executions = executions
         self._workflows = workflows
         self._journals = journals
         self._examiner = examiner
+        self._identifiers = identifiers
 
     async def ExportExecution(
         self, request: pb.ExportExecutionRequest, context: RpcCall
@@ -48,6 +59,9 @@ class ExportServicer(exports_pb2_grpc.ExportServiceServicer):
         async for parts in self._journals.export(execution.id):
             if parts and parts[0].WhichOneof("part") == "header":
                 header = parts[0].header
+                if header.definition:  # of an import
+                    yield pb.ExportExecutionResponse(parts=parts)
+                    continue
                 version = await self._workflows.get(caller().workspace, header.workflow, header.version)
                 if version is None:
                     raise refusals.version_not_found(header.workflow, header.version)
@@ -63,12 +77,21 @@ class ExportServicer(exports_pb2_grpc.ExportServiceServicer):
 
     async def ReplayExport(self, request_iterator: Any, context: RpcCall) -> pb.ReplayExportResponse:
         requests = aiter(request_iterator)
-        first = await anext(requests, None)
-        if first is None or not first.parts or first.parts[0].WhichOneof("part") != "header":
-            raise Refusal("INVALID_EXPORT", "the first part of an export is its header")
+        first = await _beginning(requests)
         references = await self._examined(first.parts[0].header)
-        bounded = _bounded(first, requests, REPLAY_BYTES_MAX, lambda part: part.WhichOneof("part") != "output")
+        bounded = _bounded(first, requests, with_outputs=False)
         return pb.ReplayExportResponse(replay=await self._journals.replay_parts(bounded, references))
+
+    async def ImportExecution(self, request_iterator: Any, context: RpcCall) -> pb.ImportExecutionResponse:
+        requests = aiter(request_iterator)
+        first = await _beginning(requests)
+        references = await self._examined(first.parts[0].header)
+        workspace = caller().workspace
+        order = ImportedTo(workspace, self._identifiers.mint(), first.request_id, references)
+        bounded = _bounded(first, requests, with_outputs=True)
+        execution_id, is_existing = await self._journals.import_parts(bounded, order)
+        made = await self._executions.find(workspace, execution_id)
+        return translate.answer(pb.ImportExecutionResponse(existing=is_existing), made)
 
     async def _started(self, execution_id: str) -> ExecutionView:
         execution = await self._executions.find(caller().workspace, execution_id)
@@ -92,16 +115,24 @@ class ExportServicer(exports_pb2_grpc.ExportServiceServicer):
         return orjson.dumps(verdict.references)
 
 
-async def _bounded(
-    first: Any, requests: AsyncIterator[Any], bytes_max: int, is_kept: Callable[[Any], bool]
-) -> AsyncIterator[Sequence[Any]]:
-    """The parts that are kept, until they are too large together."""
-    size_bytes, request = 0, first
+async def _beginning(requests: AsyncIterator[Any]) -> Any:
+    first = await anext(requests, None)
+    if first is None or not first.parts or first.parts[0].WhichOneof("part") != "header":
+        raise Refusal("INVALID_EXPORT", "the first part of an export is its header")
+    return first
+
+
+async def _bounded(first: Any, requests: AsyncIterator[Any], *, with_outputs: bool) -> AsyncIterator[Sequence[Any]]:
+    """The parts, until they are too large together."""
+    size_bytes, all_bytes, request = 0, 0, first
     while request is not None:
-        kept = [part for part in request.parts if is_kept(part)]
-        size_bytes += sum(part.ByteSize() for part in kept)
-        if size_bytes > bytes_max:
-            raise Refusal("EXPORT_TOO_LARGE", f"an export that is replayed has at most {bytes_max} bytes")
-        if kept:
+        others = [part for part in request.parts if part.WhichOneof("part") != "output"]
+        size_bytes += sum(part.ByteSize() for part in others)
+        all_bytes += request.ByteSize()
+        if size_bytes > REPLAY_BYTES_MAX:
+            raise Refusal("EXPORT_TOO_LARGE", f"an export has at most {REPLAY_BYTES_MAX} bytes without its outputs")
+        if with_outputs and all_bytes > IMPORT_BYTES_MAX:
+            raise Refusal("EXPORT_TOO_LARGE", f"an export that is imported has at most {IMPORT_BYTES_MAX} bytes")
+        if kept := request.parts if with_outputs else others:
             yield kept
         request = await anext(requests, None)

@@ -67,6 +67,7 @@ FIELDS: Final[Mapping[str, FieldKind]] = {
     "trigger.caller": FieldKind.TEXT,
     "parent_execution_id": FieldKind.TEXT,
     "origin_execution_id": FieldKind.TEXT,
+    "imported_execution_id": FieldKind.TEXT,
 }
 STATES: Final = frozenset({"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 OF_EXECUTIONS: Final = FilterFields(FIELDS, STATES, {"COMPLETED": "SUCCESS"}, has_labels=True)
@@ -118,6 +119,7 @@ def fields_of(execution: ports.ExecutionView) -> Fields:
         "trigger.caller": shown.trigger.caller,
         "parent_execution_id": shown.parent_execution_id,
         "origin_execution_id": shown.origin_execution_id,
+        "imported_execution_id": shown.imported_execution_id,
     }
     fields: dict[str, str | int | datetime] = {
         "state": Execution.State.Name(shown.state),

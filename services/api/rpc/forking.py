@@ -36,7 +36,7 @@ class Forking:
         identity, asked = caller(), _asked(request)
         existing = await self._existing(request, asked)
         if existing is None:
-            origin = await self._executions.find(identity.workspace, request.execution_id)
+            origin = await self._executions.find_for_command(identity.workspace, request.execution_id)
             start = await self._prepare(origin, request, asked)
             seq = taken_over_seq(
                 origin.state, translate.journal_seq(origin), request.from_node, has_new_input=asked.input is not None

@@ -22,7 +22,7 @@ from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
 from services.chassis.identity.callers import caller
 from services.chassis.telemetry.tracing import parse_traceparent
-from windlass.api.v1 import executions_pb2, resources_pb2, workspaces_pb2
+from windlass.api.v1 import executions_pb2, exports_pb2, resources_pb2, workspaces_pb2
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.catalog.v1 import catalog_pb2
 from windlass.coordinator.v1 import reads_pb2
@@ -42,6 +42,7 @@ Answer = TypeVar(
     executions_pb2.SignalExecutionResponse,
     executions_pb2.RetryExecutionResponse,
     executions_pb2.ForkExecutionResponse,
+    exports_pb2.ImportExecutionResponse,
 )
 PRIORITY_DEFAULT: Final = 3
 ADMISSION: Final = "ADMISSION"

@@ -57,7 +57,7 @@ _FAMILIES: Final[Sequence[tuple[str, grpc.StatusCode]]] = (
     (r".*_NOT_ALLOWED", grpc.StatusCode.PERMISSION_DENIED),
     (r".*_(REUSED|EXISTS)", grpc.StatusCode.ALREADY_EXISTS),
     (r".*_(FULL|EXCEEDED|TOO_LARGE)", grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (r".*_(FINAL|FENCED|ENDED|ARCHIVED|DELETED|RESOLVED|IN_USE)", grpc.StatusCode.FAILED_PRECONDITION),
+    (r".*_(FINAL|FENCED|ENDED|ARCHIVED|DELETED|RESOLVED|IN_USE|IMPORTED)", grpc.StatusCode.FAILED_PRECONDITION),
     (r".*_UNAVAILABLE", grpc.StatusCode.UNAVAILABLE),
     # EXECUTION_NOT_PAUSED
     (r".*_(NOT|IS)_.*", grpc.StatusCode.FAILED_PRECONDITION),

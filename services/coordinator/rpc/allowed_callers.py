@@ -48,4 +48,5 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_REPLAYS}/ExportJournal": services("api").within(_TRANSFER_SECONDS),
     f"{_REPLAYS}/ReplayJournal": services("api").within(_TRANSFER_SECONDS),
     f"{_REPLAYS}/ReplayParts": services("api").within(_TRANSFER_SECONDS),
+    f"{_REPLAYS}/ImportParts": services("api").within(_TRANSFER_SECONDS),
 }

@@ -41,10 +41,11 @@ def execution_record(row: Row) -> pb.ExecutionRecord:
     return record
 
 
-def past_record(execution: Execution) -> pb.ExecutionRecord:
+def past_record(execution: Execution, imported_execution_id: str) -> pb.ExecutionRecord:
     """The execution as it was when this was its state."""
     row: dict[str, Any] = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
     row["summary"] = summary(execution)._asdict()
+    row["imported_execution_id"] = imported_execution_id
     return execution_record(row)
 
 
@@ -60,6 +61,8 @@ def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
     execution.trigger.type, execution.trigger.caller = row["trigger_type"], row["caller"]
     execution.parent_execution_id = row["parent_execution_id"]
     execution.origin_execution_id = row["origin_execution_id"]
+    # An execution in memory is none.
+    execution.imported_execution_id = row.get("imported_execution_id", "")
     put_time(execution.create_time, row["create_time"])
     put_time(execution.start_time, row["start_time"])
     put_time(execution.end_time, row["end_time"])

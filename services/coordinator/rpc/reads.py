@@ -107,7 +107,9 @@ class ReadServicer(ReadServiceServicer):
     async def GetPastExecution(self, request: pb.GetPastExecutionRequest, context: Any) -> pb.GetPastExecutionResponse:
         row = await self._row(request.execution_id)
         past = None if row is None else await self._walks.state(row, max(1, request.as_of_seq))
-        return pb.GetPastExecutionResponse(execution=None if past is None else past_record(past))
+        if row is None or past is None:
+            return pb.GetPastExecutionResponse()
+        return pb.GetPastExecutionResponse(execution=past_record(past, row["imported_execution_id"]))
 
     async def ExplainExecution(self, request: pb.ExplainExecutionRequest, context: Any) -> pb.ExplainExecutionResponse:
         row = await self._row(request.execution_id)

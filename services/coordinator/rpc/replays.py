@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Final, Protocol
-
-import orjson
 
 from services.chassis.blobs import BlobMissing, DirectoryBlobs
 from services.chassis.grpc.errors import Refusal
-from services.chassis.grpc.timestamps import micros_of, put_micros
+from services.chassis.grpc.timestamps import put_micros
 from services.chassis.process.clock import Clock
+from services.coordinator.app.importing import ImportOrder, stored_outputs
 from services.coordinator.app.ports import Row, Standing
 from services.coordinator.app.replays import RecordedRows, Replays
-from services.coordinator.core.compiling import compile_definition
-from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event
-from services.coordinator.core.recorded_rows import RowName, RowsHash, hidden_instance, value_text
+from services.coordinator.core.recorded_rows import RowsHash, hidden_instance, value_text
 from services.coordinator.core.replaying import NotReplayable, Replayed
 from services.coordinator.core.run_ids import is_execution_id
 from services.coordinator.core.values import Instant, OutputRef
+from services.coordinator.rpc.export_parts import FORMAT, after_header, beginning, compiled, heard_out, read
+from services.coordinator.rpc.import_parts import ImportDesk
 from windlass.api.v1.exports_pb2 import Replay as ReplayMessage
 from windlass.coordinator.v1 import replays_pb2 as pb
 from windlass.coordinator.v1.replays_pb2_grpc import ReplayServiceServicer
 from windlass.journal.v1.export_pb2 import ExportEnd, ExportPart
 
-FORMAT: Final = 1
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 # A response has at least one part, and is sent when its parts reach this size.
 _RESPONSE_BYTES: Final = 64 * 1024
@@ -41,6 +37,7 @@ class Journals(Protocol):
         """Rows of the journal, from the one that holds the event after `after_seq`."""
         ...
 
+    async def imported_definition(self, execution_id: str) -> bytes: ...
     def recorded_rows(self, execution_id: str) -> RecordedRows: ...
 
 
@@ -56,9 +53,16 @@ class StoredForm(Protocol):
 
 class ReplayServicer(ReplayServiceServicer):
     def __init__(
-        self, journals: Journals, replays: Replays, codec: StoredForm, blobs: DirectoryBlobs, clock: Clock
+        self,
+        journals: Journals,
+        replays: Replays,
+        codec: StoredForm,
+        blobs: DirectoryBlobs,
+        clock: Clock,
+        imports: ImportDesk,
     ) -> None:
         self._journals = journals
+        self._imports = imports
         self._replays = replays
         self._codec = codec
         self._blobs = blobs
@@ -71,20 +75,33 @@ class ReplayServicer(ReplayServiceServicer):
 
     async def ReplayParts(self, request_iterator: Any, context: Any) -> pb.ReplayPartsResponse:
         requests = aiter(request_iterator)
-        first = await anext(requests, None)
-        if first is None or not first.parts or first.parts[0].WhichOneof("part") != "header":
-            raise Refusal("INVALID_EXPORT", "the first part of an export is its header")
+        first = await beginning(requests)
         header = first.parts[0].header
-        if header.format != FORMAT:
-            raise Refusal("INVALID_EXPORT", f"the export has the format {header.format}, and this is {FORMAT}")
-        definition = _compiled(header.definition, first.template_references)
-        try:
-            replayed = await self._replays.of_export(
-                header.execution_id, definition, _read(self._codec, first, requests)
-            )
-        except NotReplayable as fault:
-            raise Refusal("INVALID_EXPORT", str(fault)) from None
+        async with heard_out(requests):
+            definition = compiled(header.definition, first.template_references)
+            try:
+                replayed = await self._replays.of_export(
+                    header.execution_id, definition, read(self._codec, after_header(first, requests))
+                )
+            except NotReplayable as fault:
+                raise Refusal("INVALID_EXPORT", str(fault)) from None
         return pb.ReplayPartsResponse(replay=_message(replayed))
+
+    async def ImportParts(self, request_iterator: Any, context: Any) -> pb.ImportPartsResponse:
+        requests = aiter(request_iterator)
+        first = await beginning(requests)
+        header = first.parts[0].header
+        order = ImportOrder(
+            execution_id=first.execution_id,
+            imported_execution_id=header.execution_id,
+            workspace=first.workspace,
+            request_id=first.request_id,
+            definition=header.definition,
+            references=first.template_references or b"{}",
+        )
+        async with heard_out(requests):
+            made = await self._imports.take(order, header, after_header(first, requests))
+        return pb.ImportPartsResponse(execution_id=made.execution_id, existing=made.is_existing)
 
     async def ExportJournal(
         self, request: pb.ExportJournalRequest, context: Any
@@ -107,10 +124,10 @@ class ReplayServicer(ReplayServiceServicer):
 
     async def _parts(self, row: Row) -> AsyncIterator[ExportPart]:
         end = ExportEnd()
-        yield self._header(row)
+        yield await self._header(row)
         outputs: dict[str, OutputRef] = {}
         async for part, event in self._events(row["execution_id"], row["last_seq"]):
-            outputs.update((each.key, each) for each in _stored_outputs(event))
+            outputs.update((each.key, each) for each in stored_outputs(event))
             end.events += 1
             yield part
         if row["state"] in _FINAL:
@@ -122,12 +139,14 @@ class ReplayServicer(ReplayServiceServicer):
                 yield part
         yield ExportPart(end=end)
 
-    def _header(self, row: Row) -> ExportPart:
+    async def _header(self, row: Row) -> ExportPart:
         part = ExportPart()
         header = part.header
         header.format, header.execution_id, header.workspace = FORMAT, row["execution_id"], row["workspace"]
         header.workflow, header.version, header.state = row["workflow"], row["version"], row["state"]
         put_micros(header.export_time, self._clock.epoch_ns() // 1_000)
+        if row["imported_execution_id"]:
+            header.definition = await self._journals.imported_definition(row["execution_id"])
         return part
 
     async def _events(self, execution_id: str, last_seq: int) -> AsyncIterator[tuple[ExportPart, Event]]:
@@ -187,76 +206,6 @@ def _parts_of(codec: StoredForm, data: bytes) -> Iterator[tuple[ExportPart, Even
             leased = place.event.run_leased
             leased.instance_id = hidden_instance(leased.instance_id)
         yield part, event
-
-
-def _stored_outputs(event: Event) -> Iterator[OutputRef]:
-    for field in fields(event):
-        value = getattr(event, field.name)
-        if isinstance(value, OutputRef):
-            yield value
-
-
-def _compiled(definition: bytes, references: bytes) -> Definition:
-    try:
-        return compile_definition(orjson.loads(definition), orjson.loads(references or b"{}"))
-    except Exception as failure:
-        raise Refusal("INVALID_EXPORT", "the definition cannot be compiled") from failure
-
-
-async def _read(
-    codec: StoredForm, first: pb.ReplayPartsRequest, requests: AsyncIterator[pb.ReplayPartsRequest]
-) -> AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]]:
-    del first.parts[0]
-    end: ExportEnd | None = None
-    counted = ExportEnd()
-    request: pb.ReplayPartsRequest | None = first
-    while request is not None:
-        for part in request.parts:
-            if end is not None:
-                raise NotReplayable("a part follows the end")
-            match part.WhichOneof("part"):
-                case "event":
-                    counted.events += 1
-                    yield part.event.seq, _event(codec, part)
-                case "row":
-                    counted.rows += 1
-                    yield (part.row.table, part.row.number), _columns(part)
-                case "end":
-                    end = part.end
-                case "output":
-                    pass
-                case other:
-                    raise NotReplayable(f"a part of the kind {other} is not in its place")
-        request = await anext(requests, None)
-    if end is None:
-        raise NotReplayable("the export is not whole: its last part, the end, is missing")
-    if (end.events, end.rows) != (counted.events, counted.rows):
-        raise NotReplayable(
-            f"the export has {counted.events} events and {counted.rows} rows,"
-            f" and its end says {end.events} and {end.rows}"
-        )
-
-
-def _event(codec: StoredForm, part: ExportPart) -> Event:
-    place = part.event
-    try:
-        event = codec.decoded(place.event, place.schema_version, micros_of(place.time))
-    except Exception as fault:
-        raise NotReplayable(f"event {place.seq} is malformed: {fault}") from fault
-    if not isinstance(event, Event):
-        raise NotReplayable(f"event {place.seq} is of a newer version, or of no known kind")
-    return event
-
-
-def _columns(part: ExportPart) -> Mapping[str, Any]:
-    name = f"{part.row.table}.{part.row.number}"
-    try:
-        columns = json.loads(part.row.columns)
-    except (ValueError, RecursionError) as fault:
-        raise NotReplayable(f"the row {name} is no JSON: {fault}") from None
-    if not isinstance(columns, dict):
-        raise NotReplayable(f"the row {name} is no JSON object")
-    return columns
 
 
 def _message(replayed: Replayed) -> ReplayMessage:

@@ -63,7 +63,7 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
 _IS_WRITTEN: Final = "(g.execution_id IN (SELECT execution_id FROM written))"
 
 
-def _insert(table: str, part: str) -> str:
+def insertion(table: str, part: str) -> str:
     columns = COLUMNS[part]
     values = ", ".join(read("g", column) for column in columns)
     return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {unnest('g', columns)}"
@@ -90,21 +90,21 @@ def _update_runs(part: str) -> str:
 
 
 _PARTS: Final[Mapping[str, str]] = {
-    "fresh": f"{_insert('executions', 'fresh')} ON CONFLICT (execution_id) DO NOTHING RETURNING execution_id",
+    "fresh": f"{insertion('executions', 'fresh')} ON CONFLICT (execution_id) DO NOTHING RETURNING execution_id",
     "advanced": _update_execution("advanced"),
     "reopened": _update_execution("reopened"),
-    "journal": f"{_insert('journal', 'journal')} WHERE {_IS_WRITTEN} IS TRUE",
-    "snapshots": f"{_insert('snapshots', 'snapshots')} WHERE {_IS_WRITTEN} IS TRUE",
-    "leased": f"{_insert('runs', 'leased')} WHERE {_IS_WRITTEN} IS TRUE",
-    "made": f"{_insert('runs', 'made')} WHERE {_IS_WRITTEN} IS TRUE",
+    "journal": f"{insertion('journal', 'journal')} WHERE {_IS_WRITTEN} IS TRUE",
+    "snapshots": f"{insertion('snapshots', 'snapshots')} WHERE {_IS_WRITTEN} IS TRUE",
+    "leased": f"{insertion('runs', 'leased')} WHERE {_IS_WRITTEN} IS TRUE",
+    "made": f"{insertion('runs', 'made')} WHERE {_IS_WRITTEN} IS TRUE",
     "ended": _update_runs("ended"),
     "moved": _update_runs("moved"),
     "approvals": (
-        f"{_insert('approvals', 'approvals')} WHERE {_IS_WRITTEN} IS TRUE ON CONFLICT (execution_id, number)"
+        f"{insertion('approvals', 'approvals')} WHERE {_IS_WRITTEN} IS TRUE ON CONFLICT (execution_id, number)"
         f" DO UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in APPROVAL_CHANGING)}"
     ),
     "dead_letters": (
-        f"{_insert('dead_letters', 'dead_letters')} WHERE {_IS_WRITTEN} IS TRUE"
+        f"{insertion('dead_letters', 'dead_letters')} WHERE {_IS_WRITTEN} IS TRUE"
         f" ON CONFLICT {_RUN_KEY_LIST} DO UPDATE SET {_RESOLUTION}"
     ),
 }

@@ -117,9 +117,10 @@ class Filtered:
 
 
 _NAMES: Final = ("state", "workflow", "version", "priority", "create_time", "start_time", "end_time")
+_RELATED: Final = ("parent_execution_id", "origin_execution_id", "imported_execution_id")
 _EXECUTIONS: Final = Filtered(
     {
-        **{name: executions.c[name] for name in (*_NAMES, "parent_execution_id", "origin_execution_id")},
+        **{name: executions.c[name] for name in (*_NAMES, *_RELATED)},
         "error.type": executions.c.error_type,
         "error.node": executions.c.error_node,
         "error.message": executions.c.error_message,
@@ -132,8 +133,7 @@ _EXECUTIONS: Final = Filtered(
         "error.message": "",
         "trigger.type": Execution.Trigger.TYPE_UNSPECIFIED,
         "trigger.caller": "",
-        "parent_execution_id": "",
-        "origin_execution_id": "",
+        **dict.fromkeys(_RELATED, ""),
     },
     labels=executions.c.labels,
 )
@@ -157,9 +157,13 @@ def execution_list(request: ListExecutionsRequest) -> Select[str]:
 
 
 def approval_list(request: ListApprovalsRequest, after: tuple[str, int]) -> Select[str, int]:
-    """The ids of one page, as execution and number. `after` an empty id is the newest."""
+    """The ids of one page, as execution and number. `after` an empty id is the newest. Nobody can decide an approval of
+    an imported execution, so they are left out."""
     id_, number = approvals.c.execution_id, approvals.c.number
-    statement = select(cast(id_, String), number).where(approvals.c.workspace == request.workspace)
+    is_import = and_(executions.c.workspace == request.workspace, executions.c.imported_execution_id != "")
+    statement = select(cast(id_, String), number).where(
+        approvals.c.workspace == request.workspace, id_.not_in(select(executions.c.execution_id).where(is_import))
+    )
     if after[0]:
         start = cast(after[0], Uuid(as_uuid=False))
         statement = statement.where(or_(id_ < start, and_(id_ == start, number > after[1])))

@@ -1,7 +1,8 @@
 """The monthly partitions of journal, snapshots, executions, runs and approvals.
 
 Months whose executions have all ended long ago are dropped. An execution belongs to the month in which it was created,
-so one that sleeps for a year keeps its month. Rows without a partition of their month are deleted one by one.
+so one that sleeps for a year keeps its month. An imported one belongs to the month of its import and is as old as that.
+Rows without a partition of their month are deleted one by one.
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ FROM (
 """
 # All rows of a month are read, which may take long and locks nothing.
 _LOOK: Final = """
-SELECT count(*), count(*) FILTER (WHERE end_time IS NULL OR end_time > now() - make_interval(secs => %s::float8))
-FROM coordinator.executions_{month}
+SELECT count(*), count(*) FILTER (
+  WHERE imported_execution_id = '' AND (end_time IS NULL OR end_time > now() - make_interval(secs => %s::float8))
+) FROM coordinator.executions_{month}
 """
 _LOOK_SECONDS: Final = 600.0
 _DROP: Final = "SELECT drop_partitions(%s, %s)"
 _DELETE_REST: Final = """
 WITH old AS MATERIALIZED (
-  SELECT execution_id FROM executions_default WHERE end_time < now() - make_interval(secs => %s::float8) LIMIT 500
+  SELECT execution_id FROM executions_default WHERE CASE
+    WHEN imported_execution_id = '' THEN end_time < now() - make_interval(secs => %s::float8)
+    ELSE execution_id < uuid_floor(now() - make_interval(secs => %s::float8)) END
+  LIMIT 500
 ), events AS (
   DELETE FROM journal_default j USING old WHERE j.execution_id = old.execution_id
 ), shortcuts AS (
@@ -96,7 +101,7 @@ async def drop_old(database: Database, kept_seconds: float) -> list[str]:
         row = await database.fetch_one(_DROP, (month, count))
         if row and row[0]:
             dropped.append(month)
-    while await database.execute(_DELETE_REST, (kept_seconds,)):
+    while await database.execute(_DELETE_REST, (kept_seconds, kept_seconds)):
         pass
     return dropped
 

@@ -20,7 +20,7 @@ from services.coordinator.store.columns import selected, uuid_array
 from services.coordinator.store.recorded_rows import recorded_rows
 from windlass.coordinator.v1.reads_pb2 import Condition, ListApprovalsRequest, ListExecutionsRequest
 
-EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
+EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary", "imported_execution_id")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
 # Lists come without payloads, because a list of large ones would not fit into memory.
@@ -63,6 +63,7 @@ JOIN unnest(%s::uuid[], %s::int4[]) WITH ORDINALITY AS asked (execution_id, numb
 ORDER BY asked.place
 """
 _INPUT: Final = "SELECT input FROM executions WHERE execution_id = %s"
+_IMPORTED_DEFINITION: Final = "SELECT imported_definition FROM executions WHERE execution_id = %s"
 # A page of runs, or of events, ends where its outputs reach this size: half of what a client receives in one message by
 # default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
@@ -124,6 +125,11 @@ class PostgresReads:
     async def input_of(self, execution_id: str) -> bytes | None:
         rows = await self._database.fetch(_INPUT, (execution_id,))
         return rows[0][0] if rows else None
+
+    async def imported_definition(self, execution_id: str) -> bytes:
+        """Canonical JSON. Empty: the execution ran here."""
+        rows = await self._database.fetch(_IMPORTED_DEFINITION, (execution_id,))
+        return rows[0][0] or b"" if rows else b""
 
     async def workspace_of(self, execution_id: str) -> str | None:
         standing = (await self.standings([execution_id])).get(execution_id)

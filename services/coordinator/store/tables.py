@@ -72,6 +72,9 @@ executions: Final = Table(
     *optional(JSONB, "summary"),
     *needed(LargeBinary, "input"),
     *_output(),
+    *needed(Text, "imported_execution_id"),
+    *optional(Text, "import_request_id"),
+    *optional(LargeBinary, "import_digest imported_definition imported_references"),
     postgresql_partition_by="RANGE (execution_id)",
 )
 Index("executions_workspace", executions.c.workspace, executions.c.execution_id)
@@ -79,6 +82,12 @@ _PARENT: Final = func.nullif(executions.c.parent_execution_id, "")
 Index("executions_parent", _PARENT, executions.c.execution_id, postgresql_where=_PARENT.is_not(None))
 _ORIGIN: Final = func.nullif(executions.c.origin_execution_id, "")
 Index("executions_origin", _ORIGIN, executions.c.execution_id, postgresql_where=_ORIGIN.is_not(None))
+Index(
+    "executions_imported",
+    executions.c.workspace,
+    executions.c.import_request_id,
+    postgresql_where=executions.c.imported_execution_id != "",
+)
 
 runs: Final = Table(
     "runs",

@@ -38,8 +38,8 @@ async def tables(postgres: PostgresCluster) -> Any:
 
 def servicer(tables: Database, folder: Path) -> ReplayServicer:
     reads = PostgresReads(tables)
-    no_definitions: Any = None
-    return ReplayServicer(reads, Replays(reads, no_definitions), codec, DirectoryBlobs(folder), SystemClock())
+    nothing: Any = None
+    return ReplayServicer(reads, Replays(reads, nothing), codec, DirectoryBlobs(folder), SystemClock(), nothing)
 
 
 async def parts(served: ReplayServicer, execution_id: str) -> Any:

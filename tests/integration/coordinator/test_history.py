@@ -46,7 +46,7 @@ async def store(database: Database, created: datetime, end_time: datetime | None
             "trigger_type": 1, "runs": 1, "retries": 0, "cost_tokens": 0, "create_time": "now", "start_time": "now",
             "state": "", "workspace": "w", "workflow": "w", "version_id": "v", "holder": "h", "caller": "c",
             "request_id": "", "parent_execution_id": "", "origin_execution_id": "", "traceparent": "",
-            "labels": {}, "input": ""}$$::jsonb
+            "imported_execution_id": "", "labels": {}, "input": ""}$$::jsonb
             || jsonb_build_object('execution_id', %s::text, 'end_time', %s::timestamptz))).*
         """,
         (id_, end_time),
@@ -147,6 +147,19 @@ async def test_rows_without_a_partition_of_their_month_are_deleted_one_by_one(ow
     since = await kept_since(own_tables)
     assert since is not None
     assert abs(since - created) < timedelta(milliseconds=2)
+
+
+async def test_an_imported_execution_is_as_old_as_its_import_whenever_it_ended(own_tables: Database) -> None:
+    created = NOW - timedelta(days=400)
+    await own_tables.fetch("SELECT make_partitions(%s::timestamptz)", (created,))
+    await store(own_tables, created, None)
+    without_partition = [NOW - timedelta(days=days) for days in (100, 80)]
+    ended_long_ago = NOW - timedelta(days=1_000)
+    await store(own_tables, without_partition[0], None)
+    recent = await store(own_tables, without_partition[1], ended_long_ago)
+    await own_tables.execute("UPDATE executions SET imported_execution_id = 'elsewhere'")
+    assert await drop_old(own_tables, 90 * DAY) == [f"{created:%Y_%m}"]
+    assert await stored(own_tables) == everywhere({recent})
 
 
 async def test_a_month_that_is_in_use_keeps_nobody_waiting(own_tables: Database) -> None:

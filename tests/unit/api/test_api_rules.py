@@ -64,6 +64,7 @@ MEMBERS = {
     "Resume": WRITERS,
     "Explain": READERS,
     "Export": READERS,
+    "Import": WRITERS,
     "Replay": READERS,
     "Signal": WRITERS,
     "Decide": WRITERS,

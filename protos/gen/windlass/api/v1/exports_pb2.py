@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from windlass.api.v1 import resources_pb2 as windlass_dot_api_dot_v1_dot_resources__pb2
 from windlass.journal.v1 import export_pb2 as windlass_dot_journal_dot_v1_dot_export__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwindlass/api/v1/exports.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a windlass/journal/v1/export.proto\"9\n\x16\x45xportExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"I\n\x17\x45xportExecutionResponse\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\"9\n\x16ReplayExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"B\n\x17ReplayExecutionResponse\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.Replay\"E\n\x13ReplayExportRequest\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\"?\n\x14ReplayExportResponse\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.Replay\"\xce\x02\n\x06Replay\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x03\x12\x15\n\rrecorded_hash\x18\x03 \x01(\t\x12\x15\n\rreplayed_hash\x18\x04 \x01(\t\x12<\n\x10\x66irst_difference\x18\x05 \x01(\x0b\x32\".windlass.api.v1.Replay.Difference\x12\x11\n\tredecided\x18\x06 \x01(\x03\x12=\n\x11\x64\x65\x63ided_otherwise\x18\x07 \x01(\x0b\x32\".windlass.api.v1.Replay.Difference\x1a`\n\nDifference\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\x12\n\nevent_type\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x10\n\x08recorded\x18\x04 \x01(\t\x12\x10\n\x08replayed\x18\x05 \x01(\t2\xbc\x02\n\rExportService\x12\x66\n\x0f\x45xportExecution\x12\'.windlass.api.v1.ExportExecutionRequest\x1a(.windlass.api.v1.ExportExecutionResponse0\x01\x12\x64\n\x0fReplayExecution\x12\'.windlass.api.v1.ReplayExecutionRequest\x1a(.windlass.api.v1.ReplayExecutionResponse\x12]\n\x0cReplayExport\x12$.windlass.api.v1.ReplayExportRequest\x1a%.windlass.api.v1.ReplayExportResponse(\x01\x42\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwindlass/api/v1/exports.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fwindlass/api/v1/resources.proto\x1a windlass/journal/v1/export.proto\"9\n\x16\x45xportExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"I\n\x17\x45xportExecutionResponse\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\"9\n\x16ReplayExecutionRequest\x12\x1f\n\x0c\x65xecution_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"B\n\x17ReplayExecutionResponse\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.Replay\"E\n\x13ReplayExportRequest\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\"?\n\x14ReplayExportResponse\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.Replay\"f\n\x16ImportExecutionRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12.\n\x05parts\x18\x02 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\"Z\n\x17ImportExecutionResponse\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"\xce\x02\n\x06Replay\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x03\x12\x15\n\rrecorded_hash\x18\x03 \x01(\t\x12\x15\n\rreplayed_hash\x18\x04 \x01(\t\x12<\n\x10\x66irst_difference\x18\x05 \x01(\x0b\x32\".windlass.api.v1.Replay.Difference\x12\x11\n\tredecided\x18\x06 \x01(\x03\x12=\n\x11\x64\x65\x63ided_otherwise\x18\x07 \x01(\x0b\x32\".windlass.api.v1.Replay.Difference\x1a`\n\nDifference\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\x12\n\nevent_type\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x10\n\x08recorded\x18\x04 \x01(\t\x12\x10\n\x08replayed\x18\x05 \x01(\t2\xa4\x03\n\rExportService\x12\x66\n\x0f\x45xportExecution\x12\'.windlass.api.v1.ExportExecutionRequest\x1a(.windlass.api.v1.ExportExecutionResponse0\x01\x12\x64\n\x0fReplayExecution\x12\'.windlass.api.v1.ReplayExecutionRequest\x1a(.windlass.api.v1.ReplayExecutionResponse\x12]\n\x0cReplayExport\x12$.windlass.api.v1.ReplayExportRequest\x1a%.windlass.api.v1.ReplayExportResponse(\x01\x12\x66\n\x0fImportExecution\x12\'.windlass.api.v1.ImportExecutionRequest\x1a(.windlass.api.v1.ImportExecutionResponse(\x01\x42\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,22 +39,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPORTEXECUTIONREQUEST'].fields_by_name['execution_id']._serialized_options = b'\272H\006r\004\020\001\030@'
   _globals['_REPLAYEXECUTIONREQUEST'].fields_by_name['execution_id']._loaded_options = None
   _globals['_REPLAYEXECUTIONREQUEST'].fields_by_name['execution_id']._serialized_options = b'\272H\006r\004\020\001\030@'
-  _globals['_EXPORTEXECUTIONREQUEST']._serialized_start=113
-  _globals['_EXPORTEXECUTIONREQUEST']._serialized_end=170
-  _globals['_EXPORTEXECUTIONRESPONSE']._serialized_start=172
-  _globals['_EXPORTEXECUTIONRESPONSE']._serialized_end=245
-  _globals['_REPLAYEXECUTIONREQUEST']._serialized_start=247
-  _globals['_REPLAYEXECUTIONREQUEST']._serialized_end=304
-  _globals['_REPLAYEXECUTIONRESPONSE']._serialized_start=306
-  _globals['_REPLAYEXECUTIONRESPONSE']._serialized_end=372
-  _globals['_REPLAYEXPORTREQUEST']._serialized_start=374
-  _globals['_REPLAYEXPORTREQUEST']._serialized_end=443
-  _globals['_REPLAYEXPORTRESPONSE']._serialized_start=445
-  _globals['_REPLAYEXPORTRESPONSE']._serialized_end=508
-  _globals['_REPLAY']._serialized_start=511
-  _globals['_REPLAY']._serialized_end=845
-  _globals['_REPLAY_DIFFERENCE']._serialized_start=749
-  _globals['_REPLAY_DIFFERENCE']._serialized_end=845
-  _globals['_EXPORTSERVICE']._serialized_start=848
-  _globals['_EXPORTSERVICE']._serialized_end=1164
+  _globals['_IMPORTEXECUTIONREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_IMPORTEXECUTIONREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\005r\003\030\200\002'
+  _globals['_EXPORTEXECUTIONREQUEST']._serialized_start=146
+  _globals['_EXPORTEXECUTIONREQUEST']._serialized_end=203
+  _globals['_EXPORTEXECUTIONRESPONSE']._serialized_start=205
+  _globals['_EXPORTEXECUTIONRESPONSE']._serialized_end=278
+  _globals['_REPLAYEXECUTIONREQUEST']._serialized_start=280
+  _globals['_REPLAYEXECUTIONREQUEST']._serialized_end=337
+  _globals['_REPLAYEXECUTIONRESPONSE']._serialized_start=339
+  _globals['_REPLAYEXECUTIONRESPONSE']._serialized_end=405
+  _globals['_REPLAYEXPORTREQUEST']._serialized_start=407
+  _globals['_REPLAYEXPORTREQUEST']._serialized_end=476
+  _globals['_REPLAYEXPORTRESPONSE']._serialized_start=478
+  _globals['_REPLAYEXPORTRESPONSE']._serialized_end=541
+  _globals['_IMPORTEXECUTIONREQUEST']._serialized_start=543
+  _globals['_IMPORTEXECUTIONREQUEST']._serialized_end=645
+  _globals['_IMPORTEXECUTIONRESPONSE']._serialized_start=647
+  _globals['_IMPORTEXECUTIONRESPONSE']._serialized_end=737
+  _globals['_REPLAY']._serialized_start=740
+  _globals['_REPLAY']._serialized_end=1074
+  _globals['_REPLAY_DIFFERENCE']._serialized_start=978
+  _globals['_REPLAY_DIFFERENCE']._serialized_end=1074
+  _globals['_EXPORTSERVICE']._serialized_start=1077
+  _globals['_EXPORTSERVICE']._serialized_end=1497
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from windlass.api.v1 import resources_pb2 as _resources_pb2
 from windlass.journal.v1 import export_pb2 as _export_pb2
 import builtins as _builtins
 import sys
@@ -138,6 +139,56 @@ class ReplayExportResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplayExportResponse: _TypeAlias = ReplayExportResponse  # noqa: Y015
+
+@_typing.final
+class ImportExecutionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Counts in the first message. Empty: no repeat is recognised."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[_export_pb2.ExportPart]: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        parts: _abc.Iterable[_export_pb2.ExportPart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportExecutionRequest: _TypeAlias = ImportExecutionRequest  # noqa: Y015
+
+@_typing.final
+class ImportExecutionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    existing: _builtins.bool
+    """An earlier call with this request_id has made it."""
+    @_builtins.property
+    def execution(self) -> _resources_pb2.Execution:
+        """The copy."""
+
+    def __init__(
+        self,
+        *,
+        execution: _resources_pb2.Execution | None = ...,
+        existing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution", "existing", b"existing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportExecutionResponse: _TypeAlias = ImportExecutionResponse  # noqa: Y015
 
 @_typing.final
 class Replay(_message.Message):

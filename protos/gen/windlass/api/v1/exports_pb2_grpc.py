@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class ExportServiceStub:
     """Takes an execution out of a stack, and folds journals again to see whether they still add up to what was recorded.
-    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER.
+    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER; an import needs WORKFLOW.
     """
 
     def __init__(self, channel):
@@ -51,11 +51,16 @@ class ExportServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_exports__pb2.ReplayExportRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_exports__pb2.ReplayExportResponse.FromString,
                 _registered_method=True)
+        self.ImportExecution = channel.stream_unary(
+                '/windlass.api.v1.ExportService/ImportExecution',
+                request_serializer=windlass_dot_api_dot_v1_dot_exports__pb2.ImportExecutionRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_exports__pb2.ImportExecutionResponse.FromString,
+                _registered_method=True)
 
 
 class ExportServiceServicer:
     """Takes an execution out of a stack, and folds journals again to see whether they still add up to what was recorded.
-    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER.
+    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER; an import needs WORKFLOW.
     """
 
     def ExportExecution(self, request, context):
@@ -87,6 +92,19 @@ class ExportServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportExecution(self, request_iterator, context):
+        """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id of
+        its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an export,
+        in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the same way;
+        they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
+        to be the one that the events name. Nothing is kept of an export that is refused. Idempotent by request_id as long as
+        the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
+        EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 1 GiB with them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExportServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -105,6 +123,11 @@ def add_ExportServiceServicer_to_server(servicer, server):
                     request_deserializer=windlass_dot_api_dot_v1_dot_exports__pb2.ReplayExportRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_exports__pb2.ReplayExportResponse.SerializeToString,
             ),
+            'ImportExecution': grpc.stream_unary_rpc_method_handler(
+                    servicer.ImportExecution,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_exports__pb2.ImportExecutionRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_exports__pb2.ImportExecutionResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'windlass.api.v1.ExportService', rpc_method_handlers)
@@ -115,7 +138,7 @@ def add_ExportServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ExportService:
     """Takes an execution out of a stack, and folds journals again to see whether they still add up to what was recorded.
-    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER.
+    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER; an import needs WORKFLOW.
     """
 
     @staticmethod
@@ -189,6 +212,33 @@ class ExportService:
             '/windlass.api.v1.ExportService/ReplayExport',
             windlass_dot_api_dot_v1_dot_exports__pb2.ReplayExportRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_exports__pb2.ReplayExportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportExecution(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/windlass.api.v1.ExportService/ImportExecution',
+            windlass_dot_api_dot_v1_dot_exports__pb2.ImportExecutionRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_exports__pb2.ImportExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

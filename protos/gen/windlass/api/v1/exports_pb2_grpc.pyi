@@ -14,7 +14,7 @@ GRPC_VERSION: str
 
 class ExportServiceStub:
     """Takes an execution out of a stack, and folds journals again to see whether they still add up to what was recorded.
-    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER.
+    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER; an import needs WORKFLOW.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -35,10 +35,19 @@ class ExportServiceStub:
     definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs. RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too
     many are replayed at once; try again in a moment.
     """
+    ImportExecution: _aio.StreamUnaryMultiCallable[_exports_pb2.ImportExecutionRequest, _exports_pb2.ImportExecutionResponse]
+    """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id of
+    its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an export,
+    in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the same way;
+    they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
+    to be the one that the events name. Nothing is kept of an export that is refused. Idempotent by request_id as long as
+    the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
+    EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 1 GiB with them.
+    """
 
 class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
     """Takes an execution out of a stack, and folds journals again to see whether they still add up to what was recorded.
-    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER.
+    docs/replay.md describes both, and the file that the command line writes. Needs VIEWER; an import needs WORKFLOW.
     """
 
     @_abc_1.abstractmethod
@@ -74,6 +83,21 @@ class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT INVALID_EXPORT names the first part that is malformed, INVALID_DEFINITION the faults of the
         definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs. RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too
         many are replayed at once; try again in a moment.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportExecution(
+        self,
+        request_iterator: _abc.AsyncIterator[_exports_pb2.ImportExecutionRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_exports_pb2.ImportExecutionRequest], _abc.Awaitable[_exports_pb2.ImportExecutionResponse]],
+    ) -> _abc.Awaitable[_exports_pb2.ImportExecutionResponse]:
+        """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id of
+        its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an export,
+        in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the same way;
+        they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
+        to be the one that the events name. Nothing is kept of an export that is refused. Idempotent by request_id as long as
+        the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
+        EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 1 GiB with them.
         """
 
 def add_ExportServiceServicer_to_server(servicer: ExportServiceServicer, server: _aio.Server) -> None: ...

@@ -458,6 +458,7 @@ class Execution(_message.Message):
     LAST_SEQ_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     ORIGIN_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    IMPORTED_EXECUTION_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A UUIDv7, minted by api when the start arrives."""
     workflow: _builtins.str
@@ -472,6 +473,10 @@ class Execution(_message.Message):
     """Sequence of the newest journal event. A watch can go on from it."""
     origin_execution_id: _builtins.str
     """The execution that this one is a fork of (ForkExecution). Empty: it is no fork."""
+    imported_execution_id: _builtins.str
+    """Set for a copy that was imported (ImportExecution): the id that the execution has where it ran. Nothing can change a
+    copy. Its state is the last one of the export, also if that is none of those in which an execution has ended.
+    """
     @_builtins.property
     def input(self) -> _struct_pb2.Struct:
         """Absent in lists."""
@@ -531,10 +536,11 @@ class Execution(_message.Message):
         last_seq: _builtins.int = ...,
         pause: Global___Execution.Pause | None = ...,
         origin_execution_id: _builtins.str = ...,
+        imported_execution_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "error", b"error", "input", b"input", "metrics", b"metrics", "output", b"output", "pause", b"pause", "start_time", b"start_time", "summary", b"summary", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "error", b"error", "id", b"id", "input", b"input", "labels", b"labels", "last_seq", b"last_seq", "metrics", b"metrics", "origin_execution_id", b"origin_execution_id", "output", b"output", "parent_execution_id", b"parent_execution_id", "pause", b"pause", "priority", b"priority", "start_time", b"start_time", "state", b"state", "summary", b"summary", "trace_id", b"trace_id", "trigger", b"trigger", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "error", b"error", "id", b"id", "imported_execution_id", b"imported_execution_id", "input", b"input", "labels", b"labels", "last_seq", b"last_seq", "metrics", b"metrics", "origin_execution_id", b"origin_execution_id", "output", b"output", "parent_execution_id", b"parent_execution_id", "pause", b"pause", "priority", b"priority", "start_time", b"start_time", "state", b"state", "summary", b"summary", "trace_id", b"trace_id", "trigger", b"trigger", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

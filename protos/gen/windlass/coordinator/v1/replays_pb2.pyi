@@ -141,3 +141,61 @@ class ReplayPartsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplayPartsResponse: _TypeAlias = ReplayPartsResponse  # noqa: Y015
+
+@_typing.final
+class ImportPartsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_REFERENCES_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    template_references: _builtins.bytes
+    """These are set with the header. The first is as in windlass.catalog.v1.GetVersionResponse."""
+    workspace: _builtins.str
+    """The workspace that gets the copy."""
+    execution_id: _builtins.str
+    """The id of the copy, if this is no repeat: a UUIDv7 of now."""
+    request_id: _builtins.str
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[_export_pb2.ExportPart]: ...
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[_export_pb2.ExportPart] | None = ...,
+        template_references: _builtins.bytes = ...,
+        workspace: _builtins.str = ...,
+        execution_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "parts", b"parts", "request_id", b"request_id", "template_references", b"template_references", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportPartsRequest: _TypeAlias = ImportPartsRequest  # noqa: Y015
+
+@_typing.final
+class ImportPartsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    """The copy that this call or an earlier one with the same request_id has made."""
+    existing: _builtins.bool
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        existing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "existing", b"existing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportPartsResponse: _TypeAlias = ImportPartsResponse  # noqa: Y015

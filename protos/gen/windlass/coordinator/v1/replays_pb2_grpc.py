@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ReplayServiceStub:
-    """Exports and replays of journals, for api, which decides who may see them. Any replica answers for any execution.
-    Nothing is recorded. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
+    """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
+    execution. Only an import records something. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
     windlass.api.v1.ExportService, which says more.
     """
 
@@ -52,16 +52,21 @@ class ReplayServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_replays__pb2.ReplayPartsRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_replays__pb2.ReplayPartsResponse.FromString,
                 _registered_method=True)
+        self.ImportParts = channel.stream_unary(
+                '/windlass.coordinator.v1.ReplayService/ImportParts',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_replays__pb2.ImportPartsRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_replays__pb2.ImportPartsResponse.FromString,
+                _registered_method=True)
 
 
 class ReplayServiceServicer:
-    """Exports and replays of journals, for api, which decides who may see them. Any replica answers for any execution.
-    Nothing is recorded. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
+    """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
+    execution. Only an import records something. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
     windlass.api.v1.ExportService, which says more.
     """
 
     def ExportJournal(self, request, context):
-        """The header has no definition: api adds it. An unknown execution has no parts.
+        """The header has no definition, unless the execution is imported: api adds it. An unknown execution has no parts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,6 +81,14 @@ class ReplayServiceServicer:
 
     def ReplayParts(self, request_iterator, context):
         """Api has checked the definition in the header.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportParts(self, request_iterator, context):
+        """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that; those
+        of an import that is refused have no name, and are deleted with their month.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -99,6 +112,11 @@ def add_ReplayServiceServicer_to_server(servicer, server):
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_replays__pb2.ReplayPartsRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_replays__pb2.ReplayPartsResponse.SerializeToString,
             ),
+            'ImportParts': grpc.stream_unary_rpc_method_handler(
+                    servicer.ImportParts,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_replays__pb2.ImportPartsRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_replays__pb2.ImportPartsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'windlass.coordinator.v1.ReplayService', rpc_method_handlers)
@@ -108,8 +126,8 @@ def add_ReplayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplayService:
-    """Exports and replays of journals, for api, which decides who may see them. Any replica answers for any execution.
-    Nothing is recorded. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
+    """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
+    execution. Only an import records something. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
     windlass.api.v1.ExportService, which says more.
     """
 
@@ -184,6 +202,33 @@ class ReplayService:
             '/windlass.coordinator.v1.ReplayService/ReplayParts',
             windlass_dot_coordinator_dot_v1_dot_replays__pb2.ReplayPartsRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_replays__pb2.ReplayPartsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportParts(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/windlass.coordinator.v1.ReplayService/ImportParts',
+            windlass_dot_coordinator_dot_v1_dot_replays__pb2.ImportPartsRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_replays__pb2.ImportPartsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,22 +13,26 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ReplayServiceStub:
-    """Exports and replays of journals, for api, which decides who may see them. Any replica answers for any execution.
-    Nothing is recorded. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
+    """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
+    execution. Only an import records something. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
     windlass.api.v1.ExportService, which says more.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ExportJournal: _aio.UnaryStreamMultiCallable[_replays_pb2.ExportJournalRequest, _replays_pb2.ExportJournalResponse]
-    """The header has no definition: api adds it. An unknown execution has no parts."""
+    """The header has no definition, unless the execution is imported: api adds it. An unknown execution has no parts."""
     ReplayJournal: _aio.UnaryUnaryMultiCallable[_replays_pb2.ReplayJournalRequest, _replays_pb2.ReplayJournalResponse]
     """An unknown execution is not an error; the response then has no replay."""
     ReplayParts: _aio.StreamUnaryMultiCallable[_replays_pb2.ReplayPartsRequest, _replays_pb2.ReplayPartsResponse]
     """Api has checked the definition in the header."""
+    ImportParts: _aio.StreamUnaryMultiCallable[_replays_pb2.ImportPartsRequest, _replays_pb2.ImportPartsResponse]
+    """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that; those
+    of an import that is refused have no name, and are deleted with their month.
+    """
 
 class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Exports and replays of journals, for api, which decides who may see them. Any replica answers for any execution.
-    Nothing is recorded. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
+    """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
+    execution. Only an import records something. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
     windlass.api.v1.ExportService, which says more.
     """
 
@@ -38,7 +42,7 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replays_pb2.ExportJournalRequest,
         context: _aio.ServicerContext[_replays_pb2.ExportJournalRequest, _abc.AsyncIterator[_replays_pb2.ExportJournalResponse]],
     ) -> _abc.AsyncIterator[_replays_pb2.ExportJournalResponse]:
-        """The header has no definition: api adds it. An unknown execution has no parts."""
+        """The header has no definition, unless the execution is imported: api adds it. An unknown execution has no parts."""
 
     @_abc_1.abstractmethod
     def ReplayJournal(
@@ -55,5 +59,15 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_abc.AsyncIterator[_replays_pb2.ReplayPartsRequest], _abc.Awaitable[_replays_pb2.ReplayPartsResponse]],
     ) -> _abc.Awaitable[_replays_pb2.ReplayPartsResponse]:
         """Api has checked the definition in the header."""
+
+    @_abc_1.abstractmethod
+    def ImportParts(
+        self,
+        request_iterator: _abc.AsyncIterator[_replays_pb2.ImportPartsRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_replays_pb2.ImportPartsRequest], _abc.Awaitable[_replays_pb2.ImportPartsResponse]],
+    ) -> _abc.Awaitable[_replays_pb2.ImportPartsResponse]:
+        """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that; those
+        of an import that is refused have no name, and are deleted with their month.
+        """
 
 def add_ReplayServiceServicer_to_server(servicer: ReplayServiceServicer, server: _aio.Server) -> None: ...

@@ -1,0 +1,209 @@
+"""Takes an export apart into a copy: the events are kept sealed, the outputs are stored, and the rows are compared.
+
+Order matters: the copy is written last, in one transaction, when all that came has been found whole. A stored output of
+an import that was refused has no name, and goes with its month.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from services.chassis.blobs import BlobTooLarge, DirectoryBlobs
+from services.chassis.grpc.errors import Refusal
+from services.coordinator.app.importing import (
+    ImportedCopy,
+    ImportOrder,
+    Imports,
+    ResealingCodec,
+    copy_of,
+    renamed_output,
+    stored_outputs,
+)
+from services.coordinator.app.replays import Replays
+from services.coordinator.core.events import Event
+from services.coordinator.core.projection import EXECUTION_COLUMNS
+from services.coordinator.core.recorded_rows import RowName
+from services.coordinator.core.replaying import NotReplayable, Replayed
+from services.coordinator.core.run_ids import is_execution_id
+from services.coordinator.core.values import Instant, OutputRef
+from services.coordinator.rpc.export_parts import DecodesEvents, compiled, read
+from windlass.journal.v1.export_pb2 import ExportEnd, ExportHeader, ExportPart, OutputPart
+
+# A record of the copy's journal is closed when its events have this size.
+_RECORD_BYTES: Final = 64 * 1024
+_FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+
+
+class ImportCodec(ResealingCodec, DecodesEvents, Protocol): ...
+
+
+class Imported(NamedTuple):
+    execution_id: str
+    # An earlier call has made it.
+    is_existing: bool
+
+
+class ImportDesk:
+    def __init__(self, replays: Replays, imports: Imports, codec: ImportCodec, blobs: DirectoryBlobs) -> None:
+        self._replays = replays
+        self._imports = imports
+        self._codec = codec
+        self._blobs = blobs
+
+    async def take(self, order: ImportOrder, header: ExportHeader, parts: AsyncIterator[ExportPart]) -> Imported:
+        """Raises a Refusal that says what is wrong with the parts, and where."""
+        definition = compiled(order.definition, order.references)
+        taken = _Taken(order, self._codec, self._blobs)
+        try:
+            if not is_execution_id(order.imported_execution_id):
+                raise NotReplayable("the header has no id of an execution")
+            events = taken.collected(read(self._codec, taken.without_outputs(parts)))
+            replayed = await self._replays.of_export(order.imported_execution_id, definition, events)
+            _check(replayed, taken.end)
+            copy = await copy_of(order, definition, taken.records, self._codec)
+            _check_header(header, copy, replayed)
+            is_new = await self._imports.add(order, taken.digest.digest(), copy)
+        except NotReplayable as fault:
+            raise Refusal("INVALID_EXPORT", str(fault)) from None
+        return Imported(order.execution_id, False) if is_new else await self._earlier(order, taken.digest.digest())
+
+    async def _earlier(self, order: ImportOrder, digest: bytes) -> Imported:
+        found = await self._imports.earlier(order.workspace, order.request_id)
+        if found is None or found[1] != digest:
+            raise Refusal("REQUEST_ID_REUSED", "this request_id was used before with another export")
+        return Imported(found[0], True)
+
+
+class _Taken:
+    """What has come of an export."""
+
+    def __init__(self, order: ImportOrder, codec: ImportCodec, blobs: DirectoryBlobs) -> None:
+        self.records: list[bytes] = []
+        self.end = ExportEnd()
+        self.digest = hashlib.sha256(order.imported_execution_id.encode() + b"\0" + order.definition)
+        self._order = order
+        self._codec = codec
+        self._blobs = blobs
+        # The outputs that the events name, and the keys of those that have come.
+        self._named: dict[str, OutputRef] = {}
+        self._come: set[str] = set()
+        # The lease of the event that came last.
+        self._epoch = 0
+        # The lease and the time of the record that is not closed yet, its first event, and its events with their size.
+        self._lease: tuple[int, Instant] = (0, 0)
+        self._first = 1
+        self._open: list[bytes] = []
+        self._open_bytes = 0
+
+    async def without_outputs(self, parts: AsyncIterator[ExportPart]) -> AsyncIterator[ExportPart]:
+        part = await anext(parts, None)
+        while part is not None:
+            kind = part.WhichOneof("part")
+            if kind == "output":
+                part = await self._stored(part.output, parts)
+                continue
+            if self._come and kind != "end":
+                raise NotReplayable(f"a part of the kind {kind} follows the outputs")
+            self.digest.update(part.SerializeToString(deterministic=True))
+            if kind == "event":
+                self._epoch = part.event.epoch
+            elif kind == "end":
+                self._ended(part.end)
+            yield part
+            part = await anext(parts, None)
+
+    async def collected(
+        self, found: AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]]
+    ) -> AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]]:
+        async for name, value in found:
+            if isinstance(name, int) and isinstance(value, Event):
+                self._add(name, value)
+                yield name, value
+            elif isinstance(name, tuple) and isinstance(value, Mapping):
+                yield name, value
+        self._close()
+
+    def _add(self, seq: int, event: Event) -> None:
+        for ref in stored_outputs(event):
+            renamed_output(ref, self._order)  # it can be stored
+            if self._named.setdefault(ref.key, ref) != ref:
+                raise NotReplayable(f"event {seq} says otherwise of the output {ref.key!r} than one before it")
+        lease = (self._epoch, event.time)
+        if lease != self._lease or self._open_bytes >= _RECORD_BYTES:
+            self._close()
+            self._lease, self._first = lease, seq
+        self._open.append(encoded := self._codec.encode_event(event))
+        self._open_bytes += len(encoded)
+
+    def _close(self) -> None:
+        if self._open:
+            epoch, time = self._lease
+            self.records.append(
+                self._codec.seal(self._order.imported_execution_id, self._first, epoch, time, self._open)
+            )
+            self._open, self._open_bytes = [], 0
+
+    def _ended(self, end: ExportEnd) -> None:
+        self.end = end
+        if self._come and len(self._come) != end.outputs:
+            raise NotReplayable(f"the export has {len(self._come)} outputs, and its end says {end.outputs}")
+
+    async def _stored(self, first: OutputPart, parts: AsyncIterator[ExportPart]) -> ExportPart | None:
+        """Store one output. Returns the part after it."""
+        ref = self._named.get(first.key)
+        if ref is None or first.key in self._come:
+            raise NotReplayable(f"the output {first.key!r} is named by no event, or comes twice")
+        self._come.add(first.key)
+        if first.is_missing:
+            return await anext(parts, None)
+        source = _OutputSource(first, parts)
+        try:
+            kept = await self._blobs.put_parts(
+                source.pieces(), ref.size_bytes, self._order.workspace, self._order.month
+            )
+        except BlobTooLarge:
+            raise NotReplayable(f"the output {first.key!r} is larger than its event says") from None
+        if (kept.sha256, kept.size_bytes) != (ref.sha256, ref.size_bytes):
+            raise NotReplayable(f"the output {first.key!r} is not the one that its event names")
+        return source.next
+
+
+class _OutputSource:
+    """The pieces of one output, and then the part that follows them."""
+
+    def __init__(self, first: OutputPart, parts: AsyncIterator[ExportPart]) -> None:
+        self.next: ExportPart | None = None
+        self._first = first
+        self._parts = parts
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        yield self._first.data
+        while (part := await anext(self._parts, None)) is not None:
+            if part.WhichOneof("part") != "output" or part.output.key != self._first.key:
+                self.next = part
+                return
+            yield part.output.data
+
+
+def _check(replayed: Replayed, end: ExportEnd) -> None:
+    if found := replayed.first_difference:
+        raise NotReplayable(
+            f"event {found.seq} ({found.event_type}) does not add up to what was recorded:"
+            f" {found.field or 'the event itself'} was {found.recorded[:200]} and is {found.replayed[:200]}"
+        )
+    if replayed.events == 0:
+        raise NotReplayable("there are no events")
+    if replayed.recorded_hash != end.recorded_hash:
+        raise NotReplayable("the rows are not those that its end has the hash of")
+
+
+def _check_header(header: ExportHeader, copy: ImportedCopy, replayed: Replayed) -> None:
+    row = dict(zip(EXECUTION_COLUMNS, copy.execution, strict=False))
+    if (header.workflow, header.version) != (row["workflow"], row["version"]):
+        raise NotReplayable("its header and its first event name different versions")
+    if (row["state"] in _FINAL) != bool(replayed.recorded_hash):
+        raise NotReplayable(
+            f"the state is {row['state']}; an export has rows if the execution has ended, and else none"
+        )
