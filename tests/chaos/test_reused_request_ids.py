@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+import orjson
 import pytest
 from google.protobuf.message import Message
 
@@ -21,12 +22,19 @@ def _with_override(request: Any) -> None:
     request.input_overrides["nap"] = {"n": 1}
 
 
+def _with_other_definition(request: Any) -> None:
+    header = request.parts[0].header
+    definition = orjson.loads(header.definition) | {"description": "another one"}
+    header.definition = orjson.dumps(definition, option=orjson.OPT_SORT_KEYS)
+
+
 __all__ = ["calls"]
 
 # How the content of a request becomes another one.
 OTHER: dict[str, Callable[[Any], None]] = {
     "StartExecution": lambda request: request.input.update({"n": 1}),
     "ForkExecution": lambda request: request.input.update({"n": 1}),
+    "ImportExecution": _with_other_definition,
     "SignalExecution": lambda request: request.payload.update({"n": 1}),
     "RetryExecution": _with_override,
     "RequeueDeadLetter": lambda request: request.input_overrides.update({"n": 1}),
@@ -44,10 +52,18 @@ def test_every_method_with_a_request_id_has_its_case() -> None:
 
 
 async def reason_of(calls: Calls, method: str, request: Message) -> tuple[grpc.StatusCode, str]:
-    """How the request is refused. While api comes back, it is sent again."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await again(calls, method, request)
-    return caught.value.code(), remote_error(caught.value).reason
+    """How the request is refused. It is sent again while api comes back, and until the first command is carried out,
+    because a call that is not decided in time is answered as if it were accepted."""
+
+    async def refusal() -> grpc.aio.AioRpcError | None:
+        try:
+            await calls(method, request)
+        except grpc.aio.AioRpcError as failure:
+            return None if failure.code() is grpc.StatusCode.UNAVAILABLE else failure
+        return None
+
+    failure = await eventually(refusal, 60.0, "a refusal")
+    return failure.code(), remote_error(failure).reason
 
 
 async def again(calls: Calls, method: str, request: Message) -> Any:
