@@ -92,6 +92,9 @@ class ScriptedDispatcher:
     async def ResolveFailed(self, request: Any, context: Any) -> queue_pb2.ResolveFailedResponse:
         return queue_pb2.ResolveFailedResponse()
 
+    async def WakeParked(self, request: Any, context: Any) -> queue_pb2.WakeParkedResponse:
+        return queue_pb2.WakeParkedResponse()
+
 
 class ScriptedCoordinator:
     """Knows one execution, and pushes its end when the test says so."""
@@ -154,6 +157,9 @@ class ScriptedCoordinator:
 
     async def GetRun(self, request: Any, context: Any) -> reads_pb2.GetRunResponse:
         return reads_pb2.GetRunResponse()
+
+    async def ReadRunInputs(self, request: Any, context: Any) -> reads_pb2.ReadRunInputsResponse:
+        return reads_pb2.ReadRunInputsResponse()
 
     async def ReadRunOutput(self, request: Any, context: Any) -> AsyncIterator[reads_pb2.ReadRunOutputResponse]:
         yield reads_pb2.ReadRunOutputResponse(data=b"{}")

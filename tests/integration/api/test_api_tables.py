@@ -49,7 +49,7 @@ class Stores(NamedTuple):
 async def stores(database: MadeDatabase) -> AsyncIterator[Stores]:
     """Empty tables with one workspace, `team`."""
     async with await psycopg.AsyncConnection.connect(database.url("api"), autocommit=True) as connection:
-        await connection.execute("TRUNCATE workspaces, api_keys, workflows, workflow_versions, audit")
+        await connection.execute("TRUNCATE workspaces, api_keys, workflows, workflow_versions, audit CASCADE")
     pool = Database(database.url("api"), name="test", connections=8)
     made = Stores(PostgresKeys(pool), PostgresWorkspaces(pool), PostgresWorkflows(pool), database.url("api"))
     assert await made.workspaces.add(SYSTEM, "team", VALUES) is not None

@@ -43,7 +43,7 @@ async def test_data_over_the_limit_is_parsed_in_the_child(bench: Bench, is_store
     data = text_of(FITS + excess)
     value = await bench.outputs.put(data, RUN_LEASE) if is_stored else data
     condition = {"expression": "nodes.up.output | length > 5"}
-    conditions = a_job("condition@1", 1, config=condition, outputs={"up": value})
+    conditions = a_job("condition@1", 1, config=condition, outputs={"up": value}, has_templates=True)
     assert await bench.outcome(conditions) == Succeeded(b'{"result":true}', "true")
     used = bool(bench.rendering.children.pids)
     read = await bench.outcome(reading("{{ nodes.up.output | length }}", up=value))
