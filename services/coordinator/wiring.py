@@ -305,6 +305,8 @@ class CoordinatorService:
         await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
         await self._blobs.make()
         await self._blobs.sweep()
+        # Otherwise the first runs that are granted here could call a target whose circuit is open.
+        await self._circuits.tick()
 
     def loops(self) -> Loops:
         settings, scale = self._settings, self._settings.lease_scale

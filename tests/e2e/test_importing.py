@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from tests.chaos.verify import verify
 from tests.support.api import Client, new_workspace, output_of
 from tests.support.probe import eventually
-from tests.support.stack import Stack
+from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import exports_pb2, resources_pb2
 from windlass.api.v1.exports_pb2_grpc import ExportServiceStub
 from windlass.cli.app import app
@@ -304,14 +304,17 @@ async def test_a_file_without_outputs_is_imported_without_them(
     assert told.exit_code == 0, told.stdout
 
 
-async def test_no_promise_of_the_stack_is_broken_by_copies(shared_stack: Stack, tmp_path: Path) -> None:
-    """The copies of the tests above are there, and this one is of an execution of the same workspace."""
-    client, file = Client(shared_stack), tmp_path / "execution.jsonl"
-    await client.apply("imported-beside", NODES)
-    ended = await client.run("imported-beside", input={"n": 1, "list": [1, 2]})
-    await exported(shared_stack, "", ended.id, file)
-    await imported(shared_stack, "", file)
-    await verify(shared_stack, set())
+async def test_no_promise_of_the_stack_is_broken_by_copies(tmp_path: Path) -> None:
+    """One copy is in another workspace, and one in that of its execution."""
+    file = tmp_path / "execution.jsonl"
+    async with running_stack() as stack:
+        client, other = Client(stack), await new_workspace(stack, "beside", executions_max=5)
+        await client.apply("imported-beside", NODES)
+        ended = await client.run("imported-beside", input={"n": 1, "list": [1, 2]})
+        await exported(stack, "", ended.id, file)
+        await imported(stack, other.key, file)
+        await imported(stack, "", file)
+        await verify(stack, set())
 
 
 @pytest.mark.parametrize("verb", ["import", "replay"])

@@ -244,6 +244,18 @@ async def test_no_more_than_the_permitted_are_probed_across_a_death_of_their_coo
     assert len(let_through) >= 3
 
 
+async def test_a_coordinator_that_begins_knows_which_circuits_are_open(on_stage: Stage, tables: Database) -> None:
+    _, first = await begin(on_stage, Crm(), **SLOW)
+    start(on_stage, first, 40)
+    await eventually(lambda: state_is(tables, "OPEN"))
+    address, second = await on_stage.coordinator("1", **SLOW)
+    later = Crm()
+    await runner_of(on_stage, address, later)
+    start(on_stage, second, 1)
+    await eventually(lambda: later.handed_back or later.calls)
+    assert later.calls == []
+
+
 async def permits_of(tables: Database) -> dict[str, int]:
     rows = await tables.fetch("SELECT permits FROM circuits WHERE target = %s", (TARGET,))
     return dict(rows[0][0]) if rows else {}
