@@ -38,6 +38,8 @@ _NEW_MIN: Final = 4
 class _Read:
     method: str
     owner: str
+    # When its call came, which may have waited for a place since then; and when it got its place.
+    came: float
     since: float
     # Where it has its place.
     places: Turns | Shares
@@ -56,7 +58,7 @@ class Receiving:
         self._seconds_max = seconds_max
         self._new_places = Turns(max(_NEW_MIN, (places + 1) // 2))
         self._slow_places = Shares(max(1, places // 2))
-        # Both in the order in which the reads began.
+        # In the order in which the reads began.
         self._new: dict[Any, _Read] = {}
         self._slow: dict[Any, _Read] = {}
         self._sweep_time = 0.0
@@ -69,11 +71,12 @@ class Receiving:
     async def read(self, context: Any, method: str, owner: str) -> Any:
         """The next message of the call, or EOF."""
         loop = asyncio.get_running_loop()
+        came = loop.time()
         if not self._new_places.take(owner):
             self._begin_sweeping(loop)
             if not await self._new_places.wait(owner):
                 raise _no_place()
-        read = self._new[context] = _Read(method, owner, loop.time(), self._new_places)
+        read = self._new[context] = _Read(method, owner, came, loop.time(), self._new_places)
         self._begin_sweeping(loop)
         try:
             return await context.read()
@@ -121,10 +124,7 @@ class Receiving:
                 self._end(context, read, _no_place())
 
     def _end_late(self, now: float) -> None:
-        while self._slow:
-            context, read = next(iter(self._slow.items()))
-            if now - read.since < self._seconds_max:
-                return
+        for context, read in [each for each in self._slow.items() if now - each[1].came >= self._seconds_max]:
             del self._slow[context]
             message = f"the request did not arrive within {self._seconds_max:g} s"
             self._end(context, read, Refusal("DEADLINE_PASSED", message))
