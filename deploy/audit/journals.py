@@ -13,7 +13,7 @@ from deploy.audit.findings import Findings
 from deploy.audit.joins import End, Joins
 from services.coordinator.core import events as ev
 from services.coordinator.core.definition import OUTPUT_NODE, Definition
-from services.coordinator.core.values import WorkKey
+from services.coordinator.core.values import DeadLetterResolution, WorkKey
 from services.coordinator.store.codec import Stored
 
 # These events end a runner's lease on a run.
@@ -52,6 +52,9 @@ class JournalJudge:
         self._decided: set[WorkKey] = set()
         # The loops that are under way.
         self._loops: set[WorkKey] = set()
+        # The nodes of runs; and those that a person has marked as done.
+        self._nodes: dict[int, str] = {}
+        self._fixed: set[str] = set()
         self._wakes: dict[WorkKey, int] = {}
         self._retries: dict[WorkKey, int] = {}
         # Work that waits for the circuit of its target.
@@ -167,6 +170,8 @@ class JournalJudge:
             self._granted(AuditedGrant(event.epoch, event.holder), where)
         self._findings.check("S16", event.run not in self._resolutions, f"{where}: run {event.run} was resolved before")
         self._resolutions.add(event.run)
+        if event.resolution is DeadLetterResolution.FIXED and event.run in self._nodes:
+            self._fixed.add(self._nodes[event.run])
 
     def _let_through(self, event: ev.WorkLetThrough, where: str) -> None:
         waited = event.key in self._held_back
@@ -193,7 +198,10 @@ class JournalJudge:
 
     def _run_ended(self, event: LeaseEnd, where: str) -> None:
         key, lease = event.key, self._free(event.key, event.run)
-        if lease is None and (self._is_of_control(event) or key in self._held_back):
+        self._nodes[event.run] = key.node
+        if lease is None and isinstance(event, ev.RunSucceeded) and key.node in self._fixed:
+            self._fixed.discard(key.node)
+        elif lease is None and (self._is_of_control(event) or key in self._held_back):
             # It fails while it is held back, when its retry budget is over.
             self._held_back.discard(key)
             self._starts(key, where)
@@ -219,8 +227,10 @@ class JournalJudge:
 
     def _is_of_control(self, event: LeaseEnd) -> bool:
         """The core itself ends a control node. A runner may have rendered its config before."""
-        is_outcome = isinstance(event, ev.RunSucceeded | ev.RunFailed)
-        return is_outcome and not event.key.iteration and self._definition.nodes[event.key.node].is_control
+        node = self._definition.nodes[event.key.node]
+        # The items of a loop over a workflow are ended by the core too.
+        done = node.body if event.key.iteration else node
+        return isinstance(event, ev.RunSucceeded | ev.RunFailed) and done is not None and done.is_control
 
     def _free(self, key: WorkKey, number: int) -> AuditedLease | None:
         self._adopted.discard(number)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import psycopg
@@ -35,7 +35,7 @@ from tests.chaos.verify import verify
 from tests.support.postgres import reachable_directory
 from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import circuits_pb2, dead_letters_pb2, executions_pb2
+from windlass.api.v1 import circuits_pb2, dead_letters_pb2, executions_pb2, resources_pb2
 from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
@@ -79,6 +79,8 @@ async def told() -> AsyncIterator[Told]:
             await load.final(execution_id)
         held_back = await _held_back(load)
         discarded = await _discarded(stack, load)
+        await _fixed(stack, load)
+        await _loop_over_a_workflow(load)
         async with load.held(1) as (adopted,):
             await _taken_over(stack, adopted)
             async with load.held(1) as (held,):
@@ -113,6 +115,28 @@ async def _discarded(stack: Stack, load: Load) -> str:
     request = dead_letters_pb2.DiscardDeadLetterRequest(dead_letter_id=f"{execution_id}.1")
     await client.call(letters.DiscardDeadLetter, request)
     return execution_id
+
+
+async def _fixed(stack: Stack, load: Load) -> None:
+    """A person has done the work of its dead letter, so it goes on without another run."""
+    client, letters = load.client, DeadLetterServiceStub(stack.channel())
+    nodes: list[dict[str, Any]] = [
+        {"id": "a", "module": "fail@1", "config": {"type": "PERMANENT"}},
+        {"id": "b", "module": "noop@1"},
+    ]
+    await client.apply("fixed", nodes, edges=[{"from": "a", "to": "b"}])
+    execution_id = await load.start("fixed")
+    await load.final(execution_id)
+    request = dead_letters_pb2.MarkDeadLetterFixedRequest(dead_letter_id=f"{execution_id}.1", notes="by hand")
+    await client.call(cast("Any", letters).MarkDeadLetterFixed, request)
+    assert (await client.end_of(execution_id)).state == resources_pb2.Execution.SUCCESS
+
+
+async def _loop_over_a_workflow(load: Load) -> None:
+    await load.client.apply("item", [{"id": "a", "module": "noop@1"}])
+    config = {"items": [1, 2], "body": {"workflow": "item"}}
+    await load.client.apply("each", [{"id": "each", "module": "for_each@1", "config": config}])
+    await load.final(await load.start("each"))
 
 
 async def _taken_over(stack: Stack, execution_id: str) -> None:
