@@ -268,6 +268,9 @@ class Guard:
         key = service = traceparent = None
         for name, value in context.invocation_metadata() or ():
             if name == "authorization":
+                if key is not None and not rule.is_open:
+                    # The key of a long call is looked at again (long_calls.py), so there must be no doubt which it is.
+                    raise Refusal("KEY_INVALID", "send one key: the metadata has more than one `authorization`")
                 key = str(value)
             elif name == SERVICE_CREDENTIAL_KEY:
                 service = str(value)

@@ -71,6 +71,19 @@ async def test_a_caller_that_is_not_allowed_is_refused(counter: Counter, metadat
         assert refusal.metadata["try"].startswith("windlass ")
 
 
+@pytest.mark.parametrize("keys", [("admin", "nobody"), ("nobody", "admin"), ("admin", "admin"), ("system", "admin")])
+async def test_a_call_with_two_keys_is_refused(counter: Counter, keys: tuple[str, str]) -> None:
+    """Otherwise a call could be served for one key, and go on when that one is revoked, because the other is not."""
+    metadata, stub = [("authorization", f"Bearer {key}") for key in keys], counter.stub()
+    for refusal in (
+        await refused(stub.Buy(counter.order(), metadata=metadata)),
+        await refused(stub.Follow(counter.order(), metadata=metadata).read()),
+        await refused(stub.Chat(metadata=metadata).read()),
+    ):
+        assert (refusal.code.name, refusal.reason) == ("UNAUTHENTICATED", "KEY_INVALID")
+        assert "more than one" in str(refusal)
+
+
 async def test_without_a_key_nobody_learns_what_is_well_formed(counter: Counter) -> None:
     refusal = await refused(counter.stub().Buy(counter.order(shoe="")))
     assert refusal.reason == "KEY_MISSING"
@@ -78,7 +91,8 @@ async def test_without_a_key_nobody_learns_what_is_well_formed(counter: Counter)
 
 async def test_an_open_method_looks_at_no_credential(shop: Shop) -> None:
     async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone()))) as counter:
-        answer = await counter.stub(bearer="nonsense").Buy(counter.order())
+        two = [("authorization", "Bearer more")] * 2
+        answer = await counter.stub(bearer="nonsense").Buy(counter.order(), metadata=two)
         assert answer.receipt.startswith("anonymous")
 
 
