@@ -48,7 +48,8 @@ class Cable:
 
 
 @contextlib.asynccontextmanager
-async def cable(server: str) -> AsyncIterator[Cable]:
+async def cable(server: str, source: str = "127.0.0.1") -> AsyncIterator[Cable]:
+    """The server sees `source` as the address of the client."""
     host, _, port = server.rpartition(":")
     made = Cable()
 
@@ -56,7 +57,7 @@ async def cable(server: str) -> AsyncIterator[Cable]:
         if made.is_cut:
             to_client.transport.abort()
             return
-        from_server, to_server = await asyncio.open_connection(host, int(port))
+        from_server, to_server = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
         ends = {to_client, to_server}
         made.writers |= ends
         try:

@@ -278,7 +278,7 @@ class Guard:
                 traceparent = str(value)
         if rule.is_open:
             identity = callers.ANONYMOUS
-            self._open_calls.count_open(method, address_of(context))
+            self._open_calls.count_open(address_of(context))
         else:
             identity = await self._identify(context, key, service)
             if not rule.allows(identity):
@@ -292,11 +292,12 @@ class Guard:
         if key is not None:
             if self._keys is None or key[: len(_BEARER)].lower() != _BEARER:
                 raise Refusal("KEY_INVALID", "this service does not know the key in the authorization")
-            self._open_calls.begin_lookup()
+            address = address_of(context)
+            self._open_calls.begin_lookup(address)
             try:
                 return await self._keys.identify(key[len(_BEARER) :].strip())
             finally:
-                self._open_calls.end_lookup()
+                self._open_calls.end_lookup(address)
         if service is not None:
             name = None if self._credential is None else self._credential.verify(service)
             if name is None:

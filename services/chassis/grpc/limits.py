@@ -36,9 +36,10 @@ class ServerLimits:
     # limit here, and for calls that are not admitted yet. open_calls.py says how many a single key may have. A call
     # takes up to 100 KiB: WINDOW_BYTES, and what gRPC and its handler need.
     key_calls_max: int = 9_000
-    # Calls of one method that needs no key, streams included. Nobody needs more, and a server can serve far more.
+    # Calls of all methods that need no key together, streams included. Nobody needs more, and a server can serve far
+    # more. Each may hold WINDOW_BYTES, 64 MiB in all.
     open_calls_max: int = 1_000
-    # Calls whose key is being looked up.
+    # Calls whose key is being looked up. One address alone gets half of them, because anybody can send unknown keys.
     unknown_calls_max: int = 1_000
     # Without a key: a request that has not arrived after the first time is slow (receiving.py). After the second time
     # it is refused. Slow requests hold so many bytes at once.

@@ -1,8 +1,10 @@
 """Counts the open calls of each caller and refuses those beyond its share, so that others find a place.
 
 A call with a key takes a place of its key and of its workspace (shares.py): of all places a workspace alone gets at
-most half, and a key a third. Its address does not count, because the callers behind one proxy share an address. A call
-without a key takes a place of its method and address. Our own services are not counted.
+most half, and a key a third. Its address does not count, because the callers behind one proxy share an address; only
+while the key is looked up, it takes a place of its address. A call without a key takes a place of its address for as
+long as it lasts. All methods that need no key share their places, because each such call may hold memory of a request.
+Our own services are not counted.
 Hazard: a call counts until gRPC is done with it. A caller that does not read the answer keeps the call open after its
 handler has ended.
 """
@@ -27,30 +29,26 @@ _KEY_PORTIONS = 2
 
 class OpenCalls:
     def __init__(self, limits: ServerLimits) -> None:
-        self._limits = limits
-        # Calls whose key is being looked up.
-        self._unknown = 0
+        # Calls whose key is being looked up, by address.
+        self._unknown = Shares(limits.unknown_calls_max)
         self._keys = Shares(limits.key_calls_max)
         self._workspaces = Shares(limits.key_calls_max)
-        self._methods: dict[str, Shares] = {}
+        # Calls of methods that need no key, by address.
+        self._open = Shares(limits.open_calls_max)
 
-    def count_open(self, method: str, address: str) -> None:
+    def count_open(self, address: str) -> None:
         """Count a call of a method that needs no key."""
-        shares = self._methods.get(method)
-        if shares is None:  # bounded, because only served methods get here
-            shares = self._methods[method] = Shares(self._limits.open_calls_max)
-        if not shares.take(address):
-            raise Refusal("OPEN_CALLS_EXCEEDED", f"too many calls of {method} are open, or too many of your address")
-        _when_done(lambda _: shares.give_back(address))
+        if not self._open.take(address):
+            raise Refusal("OPEN_CALLS_EXCEEDED", "too many calls without a key are open, or too many of your address")
+        _when_done(lambda _: self._open.give_back(address))
 
-    def begin_lookup(self) -> None:
+    def begin_lookup(self, address: str) -> None:
         """Count a call whose key is about to be looked up, until `end_lookup`. A cached key is found at once."""
-        if self._unknown >= self._limits.unknown_calls_max:
-            raise Refusal("OPEN_CALLS_EXCEEDED", "too many keys are being looked up")
-        self._unknown += 1
+        if not self._unknown.take(address):
+            raise Refusal("OPEN_CALLS_EXCEEDED", "too many keys are being looked up, or too many for your address")
 
-    def end_lookup(self) -> None:
-        self._unknown -= 1
+    def end_lookup(self, address: str) -> None:
+        self._unknown.give_back(address)
 
     def count(self, who: Identity) -> None:
         """Count a call of a caller with a key."""

@@ -122,11 +122,18 @@ class Counter:
         self._pools: list[ChannelPool] = []
 
     def channel(self, **who: Any) -> Channel:
+        return self.channel_to(self.address, **who)
+
+    def channel_to(self, address: str, **who: Any) -> Channel:
+        """An address that leads to the server."""
         self._pools.append(ChannelPool(**who))
-        return self._pools[-1].get(self.address)
+        return self._pools[-1].get(address)
 
     def stub(self, **who: Any) -> Any:
-        return self.shop.services.ShopServiceStub(self.channel(**who))
+        return self.stub_to(self.address, **who)
+
+    def stub_to(self, address: str, **who: Any) -> Any:
+        return self.shop.services.ShopServiceStub(self.channel_to(address, **who))
 
     def order(self, shoe: str = "clog", pairs: int = 1, **fields: Any) -> Any:
         return self.shop.messages.BuyRequest(shoe=shoe, pairs=pairs, **fields)

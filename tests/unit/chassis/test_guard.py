@@ -21,6 +21,7 @@ from services.chassis.identity.callers import Identity, Rule, ServiceCredential,
 from services.chassis.telemetry.tracing import FinishedSpan, Sampler, new_trace, parse_traceparent
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually, some
+from tests.support.proxy import cable
 from tests.support.unfinished import Connection
 from tests.unit.chassis.shop import LARGE, SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 
@@ -244,8 +245,8 @@ async def test_a_stream_with_a_limit_ends_as_it_would_without(shop: Shop) -> Non
 
 async def test_one_address_has_half_of_the_calls_without_a_key_and_no_more(shop: Shop) -> None:
     guard, limits = Guard(dict.fromkeys(SHOP_METHODS, anyone())), ServerLimits(open_calls_max=20)
-    async with open_shop(shop, guard, limits=limits) as counter:
-        stub = counter.stub()
+    async with open_shop(shop, guard, limits=limits) as counter, cable(counter.address, "127.0.0.2") as elsewhere:
+        stub, other = counter.stub(), counter.stub_to(elsewhere.address)
 
         async def opened() -> Any:
             """A call that the server has begun."""
@@ -255,11 +256,13 @@ async def test_one_address_has_half_of_the_calls_without_a_key_and_no_more(shop:
             return SimpleNamespace(call=call, receipt=(await call.read()).receipt)
 
         open_calls = [await opened() for _ in range(10)]
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
             await opened()
-        refusal = remote_error(refused.value)
+        refusal = remote_error(failed.value)
         assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "OPEN_CALLS_EXCEEDED")
-        assert [each.receipt async for each in stub.Follow(counter.order(pairs=1))] == ["0"], "each method has its own"
+        follow = await refused(stub.Follow(counter.order(pairs=1)).read())
+        assert follow.reason == "OPEN_CALLS_EXCEEDED", "all methods together have no more memory than one"
+        assert (await other.Buy(counter.order())).receipt, "another address has a share of its own"
         open_calls[0].call.cancel()
         assert await served_at_last(opened) == "boots"
         for each in open_calls:
@@ -313,15 +316,21 @@ class SlowRing(KeyRing):
         return await super().identify(key)
 
 
-async def test_calls_whose_key_is_looked_up_are_few(shop: Shop) -> None:
+async def test_calls_of_one_address_whose_key_is_looked_up_are_few(shop: Shop) -> None:
     keys = SlowRing()
     guard = Guard(dict.fromkeys(SHOP_METHODS, members("ADMIN")), keys=keys)
-    async with open_shop(shop, guard, limits=ServerLimits(unknown_calls_max=2)) as counter:
-        stub = counter.stub(bearer="admin")
+    async with (
+        open_shop(shop, guard, limits=ServerLimits(unknown_calls_max=4)) as counter,
+        cable(counter.address, "127.0.0.2") as elsewhere,
+    ):
+        stub, other = counter.stub(bearer="admin"), counter.stub_to(elsewhere.address, bearer="admin")
         waiting = [stub.Buy(counter.order(), timeout=60) for _ in range(2)]
         for _ in waiting:
             await keys.asked.acquire()
         assert (await refused(stub.Buy(counter.order()))).reason == "OPEN_CALLS_EXCEEDED"
+        waiting.append(other.Buy(counter.order(), timeout=60))
+        await keys.asked.acquire()
+        assert (await refused(other.Buy(counter.order()))).reason == "OPEN_CALLS_EXCEEDED"
         keys.found.set()
         assert all(answer.receipt for answer in await asyncio.gather(*waiting))
         assert (await stub.Buy(counter.order())).receipt
