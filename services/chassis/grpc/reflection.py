@@ -1,5 +1,7 @@
 """Server reflection under both names of its protocol, so that tools like grpcurl need no proto file.
 
+It tells of the files that the described services need, and of no other that this process knows.
+
 grpcio-reflection serves only v1alpha. v1 is the same protocol under another package name, so the implementation is
 registered under both, and a descriptor of v1 is derived, so that v1 can describe itself.
 """
@@ -21,7 +23,8 @@ METHOD: Final = "ServerReflectionInfo"
 def handlers(services: Iterable[str]) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
     """Handlers by service name. They describe `services` and reflection itself."""
     _describe_v1()
-    servicer = reflection.aio.ReflectionServicer([*services, V1ALPHA, V1], pool=_MethodsToo())
+    described = [*services, V1ALPHA, V1]
+    servicer = reflection.aio.ReflectionServicer(described, pool=_Files(described))
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
@@ -30,24 +33,43 @@ def handlers(services: Iterable[str]) -> dict[str, dict[str, grpc.RpcMethodHandl
     return {name: {METHOD: handler} for name in (V1ALPHA, V1)}
 
 
-class _MethodsToo:
-    """The default pool, which here also finds `package.Service.Method`, as `grpcurl describe` expects."""
+class _Files:
+    """The files of the default pool that the services are in, or that these need. It also finds
+    `package.Service.Method`, as `grpcurl describe` expects."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: Iterable[str]) -> None:
         self._pool = descriptor_pool.Default()
+        self._names: set[str] = set()
+        for service in services:
+            self._add(self._pool.FindServiceByName(service).file)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)
 
+    def FindFileByName(self, name: str) -> Any:
+        return self._known(self._pool.FindFileByName(name))
+
     def FindFileContainingSymbol(self, symbol: str) -> Any:
         try:
-            return self._pool.FindFileContainingSymbol(symbol)
+            file = self._pool.FindFileContainingSymbol(symbol)
         except KeyError:
             service_name, _, method = symbol.rpartition(".")
             service = self._pool.FindServiceByName(service_name)
             if method not in service.methods_by_name:
                 raise
-            return service.file
+            file = service.file
+        return self._known(file)
+
+    def _add(self, file: Any) -> None:
+        if file.name not in self._names:
+            self._names.add(file.name)
+            for needed in file.dependencies:
+                self._add(needed)
+
+    def _known(self, file: Any) -> Any:
+        if file.name not in self._names:
+            raise KeyError(file.name)
+        return file
 
 
 def _describe_v1() -> None:

@@ -101,10 +101,18 @@ async def test_reflection_keeps_what_only_services_call_to_itself(shop: Shop) ->
             request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
             response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
         )()
-        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
-        answer = await call.read()
-        listed = {each.name for each in answer.list_services_response.service}
+
+        async def ask(**question: Any) -> Any:
+            await call.write(reflection_pb2.ServerReflectionRequest(**question))
+            return await call.read()
+
+        listed = {each.name for each in (await ask(list_services="")).list_services_response.service}
         assert {V1, V1ALPHA, "grpc.health.v1.Health", "grpc.channelz.v1.Channelz"} == listed
+        for symbol in (SHOP, f"{SHOP}.Buy", "shoes.v1.BuyRequest"):
+            answer = await ask(file_containing_symbol=symbol)
+            assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0], symbol
+        file = shop.messages.DESCRIPTOR.name
+        assert (await ask(file_by_filename=file)).error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
         await call.done_writing()
 
 
