@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 
 from services.runner.app import worker
 from services.runner.app.module_loop import STALLED_SECONDS
-from services.runner.app.modules.flow import delay
+from services.runner.app.modules.flow import delay, seconds_left
 from services.runner.app.worker import TEND_SECONDS
 from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Deferred, Job, Released, Stopped, StoredOutput, Succeeded
@@ -23,6 +23,7 @@ from tests.support.probe import until
 from tests.support.runner_bench import EXECUTION_ID, HANGS_SECONDS, RUN_LEASE, STALLED_SECONDS_MAX, Bench, Signal, a_job
 from windlass.sdk import Context, TransientError
 
+LONG = "{{ input.n }}"
 PERMANENT, TIMEOUT, TRANSIENT = FailureClass.PERMANENT, FailureClass.TIMEOUT, FailureClass.TRANSIENT
 
 
@@ -79,6 +80,12 @@ async def test_built_in_module_gives_its_output_and_branch(bench: Bench, job: Jo
         (a_job("transform@1", inputs={"a": "{{ input.no }}"}, has_templates=True), PERMANENT, "TEMPLATE_ERROR"),
         (a_job("delay@1", config={"duration": "soon"}), PERMANENT, "INVALID_CONFIG"),
         (a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01), TIMEOUT, "NODE_TIMEOUT"),
+        (a_job("delay@1", config={"duration": "3600001ms"}), PERMANENT, "INVALID_CONFIG"),
+        (
+            a_job("delay@1", config={"duration": LONG}, execution_input={"n": "2h"}, has_templates=True),
+            PERMANENT,
+            "INVALID_CONFIG",
+        ),
     ],
 )
 async def test_failures_have_a_class(bench: Bench, job: Job, failure_class: FailureClass, kind: str) -> None:
@@ -213,6 +220,38 @@ async def test_a_long_run_gives_a_place_of_the_reserve_back_after_a_second(tmp_p
     going_on = a_job("delay@1", 4, config=config, cursor=b'{"seconds_left": 0}')
     assert await bench.outcome(going_on) == Succeeded(b"null")
     await asyncio.to_thread(bench.close)
+
+
+@pytest.mark.parametrize(
+    ("duration", "cursor"),
+    [
+        *(
+            ("10ms", cursor)
+            for cursor in (
+                b'{"seconds_left": 1e9}',
+                b'{"seconds_left": 100000000000000000000000000}',
+                b'{"seconds_left": "nan"}',
+                b'{"seconds_left": "inf"}',
+                b'{"seconds_left": "1e9"}',
+                b'{"seconds_left": [1e9]}',
+                b'{"seconds_left": null}',
+                b'{"seconds": 1e9}',
+                b"[1e9]",
+                b"1e9",
+            )
+        ),
+        ("1h", b'{"seconds_left": -1e9}'),
+        ("1h", b'{"seconds_left": 0.01}'),
+    ],
+)
+async def test_no_cursor_makes_a_delay_longer(bench: Bench, duration: str, cursor: bytes) -> None:
+    """It may come from a runner of the workspace, which writes what it likes into it."""
+    assert await bench.outcome(a_job("delay@1", config={"duration": duration}, cursor=cursor)) == Succeeded(b"null")
+
+
+def test_a_cursor_that_is_no_number_leaves_all_of_a_delay() -> None:
+    assert seconds_left({"seconds_left": float("nan")}, 60.0) == 60.0
+    assert seconds_left({"seconds_left": float("-inf")}, 60.0) == 0.0
 
 
 async def test_an_unknown_module_is_handed_back(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
@@ -55,8 +56,7 @@ async def delay(ctx: Context, _inputs: Any, config: Any) -> Returned:
     seconds = seconds_of(_required(config, "duration"))
     if seconds > DELAY_SECONDS_MAX:
         raise PermanentError("delay@1 takes an hour at most; use sleep@1", type="INVALID_CONFIG")
-    if ctx.cursor is not None:
-        seconds = float(ctx.cursor["seconds_left"])
+    seconds = seconds_left(ctx.cursor, seconds)
     until = time.monotonic() + seconds
     try:
         await asyncio.sleep(seconds)
@@ -64,6 +64,15 @@ async def delay(ctx: Context, _inputs: Any, config: Any) -> Returned:
         ctx.tell(cursor={"seconds_left": max(0.0, until - time.monotonic())})
         raise
     return None
+
+
+def seconds_left(cursor: Any, seconds: float) -> float:
+    """The part of the delay that an earlier attempt has left: never more than all of it, because the cursor may come
+    from a runner of a workspace, which can write anything into it."""
+    left = cursor.get("seconds_left") if isinstance(cursor, dict) else None
+    if not isinstance(left, int | float) or math.isnan(left):
+        return seconds
+    return min(max(0.0, left), seconds)
 
 
 @BUILT_IN.declare("fail@1", idempotent=True, inline=True)
