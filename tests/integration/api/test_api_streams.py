@@ -6,7 +6,7 @@ The peers follow a script. The api is the real one, on a real PostgreSQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 Execution = resources_pb2.Execution
+LEAVING = "leaving"
 
 
 class ScriptedDispatcher:
@@ -116,10 +117,10 @@ class ScriptedCoordinator:
         for stream in self.streams:
             await stream.write(reads_pb2.WatchResponse(updates=[update]))
 
-    def commit(self, execution_id: str, *, is_final: bool = False) -> None:
+    def commit(self, execution_id: str, *, workspace: str = "default", is_final: bool = False) -> None:
         state = Execution.SUCCESS if is_final else Execution.RUNNING
         execution = Execution(id=execution_id, state=state, last_seq=1)
-        self.records[execution_id] = reads_pb2.ExecutionRecord(execution=execution, workspace="default")
+        self.records[execution_id] = reads_pb2.ExecutionRecord(execution=execution, workspace=workspace)
 
     async def GetExecutions(self, request: Any, context: Any) -> reads_pb2.GetExecutionsResponse:
         found = [self.records[id_] for id_ in request.execution_ids if id_ in self.records]
@@ -188,6 +189,14 @@ class World:
         )
         return response
 
+    async def apply(self, metadata: Any) -> None:
+        """Apply the workflow in the workspace of the key."""
+        request = json_format.ParseDict(
+            {"definition": {"name": "one", "nodes": [{"id": "a", "module": "noop@1"}]}},
+            workflows_pb2.ApplyWorkflowRequest(),
+        )
+        await self.workflows.ApplyWorkflow(request, metadata=metadata, timeout=10)
+
     async def refusal(self, **fields: Any) -> RemoteError:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await self.start(**fields)
@@ -220,11 +229,7 @@ async def world(postgres: PostgresCluster, tmp_path: Path) -> AsyncIterator[Worl
         database, tmp_path, dispatchers=",".join(addresses), coordinators=coordinator_address
     ) as api:
         made = World(api, dispatchers, coordinator)
-        request = json_format.ParseDict(
-            {"definition": {"name": "one", "nodes": [{"id": "a", "module": "noop@1"}]}},
-            workflows_pb2.ApplyWorkflowRequest(),
-        )
-        await made.workflows.ApplyWorkflow(request, metadata=made.metadata, timeout=10)
+        await made.apply(made.metadata)
         yield made
         await made.channel.close()
     for server, _ in peers:
@@ -326,21 +331,60 @@ async def test_waiting_start_learns_that_it_was_never_admitted(world: World) -> 
 
 
 @pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("UPDATE api_keys SET revoke_time = now() WHERE key_id = %s", "KEY_INVALID"),
-        ("UPDATE api_keys SET expire_time = now() + interval '1 s' WHERE key_id = %s", "KEY_EXPIRED"),
-    ],
+    ("tier", "weight"), [(workspaces_pb2.FREE, 1), (workspaces_pb2.PRO, 2), (workspaces_pb2.ENTERPRISE, 4)]
 )
-async def test_a_watch_and_a_waiting_start_end_with_their_key(world: World, statement: str, reason: str) -> None:
-    key_id = await make_key(world.api, "of a person who leaves", "WORKFLOW")
+async def test_a_start_brings_the_weight_of_its_workspaces_tier(
+    world: World, tier: workspaces_pb2.Tier.ValueType, weight: int
+) -> None:
+    """By it coordinators share the places of runners (tests/integration/coordinator/test_weights.py)."""
+    create = workspaces_pb2.CreateWorkspaceRequest(workspace="weighed", tier=tier)
+    await world.workspaces.CreateWorkspace(create, metadata=world.system, timeout=10)
+    await make_key(world.api, "of the weighed", "WORKFLOW", workspace="weighed")
+    member = world.api.bearer("of the weighed")
+    await world.apply(member)
+    request = executions_pb2.StartExecutionRequest(workflow="one")
+    started = await world.executions.StartExecution(request, metadata=member, timeout=20)
+    (order,) = [each.rows[id_].start for each in world.dispatchers for id_ in each.rows if id_ == started.execution.id]
+    assert order.runner_weight == weight
+
+
+async def revoke(world: World, key_id: str) -> None:
+    await _change_key(world, "UPDATE api_keys SET revoke_time = now() WHERE key_id = %s", key_id)
+
+
+async def let_expire(world: World, key_id: str) -> None:
+    await _change_key(world, "UPDATE api_keys SET expire_time = now() + interval '1 s' WHERE key_id = %s", key_id)
+
+
+async def close_its_workspace(world: World, key_id: str) -> None:
+    request = workspaces_pb2.DeleteWorkspaceRequest(workspace=LEAVING)
+    await world.workspaces.DeleteWorkspace(request, metadata=world.system, timeout=10)
+
+
+async def _change_key(world: World, statement: str, key_id: str) -> None:
+    async with await psycopg.AsyncConnection.connect(world.api.url) as connection:
+        await connection.execute(statement, (key_id,))
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"), [(revoke, "KEY_INVALID"), (let_expire, "KEY_EXPIRED"), (close_its_workspace, "KEY_INVALID")]
+)
+async def test_a_watch_and_a_waiting_start_end_with_their_key(
+    world: World, end: Callable[[World, str], Awaitable[None]], reason: str
+) -> None:
+    """How soon is in tests/unit/api/test_ended_keys.py."""
+    create = workspaces_pb2.CreateWorkspaceRequest(workspace=LEAVING, tier=workspaces_pb2.PRO)
+    await world.workspaces.CreateWorkspace(create, metadata=world.system, timeout=10)
+    key_id = await make_key(world.api, "of a person who leaves", "WORKFLOW", workspace=LEAVING)
     leaver = world.api.bearer("of a person who leaves")
-    watched = (await world.start()).execution.id
-    world.coordinator.commit(watched)
-    watch = world.executions.WatchExecution(
-        executions_pb2.WatchExecutionRequest(execution_id=watched), metadata=leaver, timeout=60
-    )
+    await world.apply(leaver)
     start = json_format.ParseDict({"workflow": "one", "wait": "60s"}, executions_pb2.StartExecutionRequest())
+    watched = executions_pb2.StartExecutionRequest(workflow="one")
+    watched_id = (await world.executions.StartExecution(watched, metadata=leaver, timeout=20)).execution.id
+    world.coordinator.commit(watched_id, workspace=LEAVING)
+    watch = world.executions.WatchExecution(
+        executions_pb2.WatchExecutionRequest(execution_id=watched_id), metadata=leaver, timeout=60
+    )
     waiting: list[Any] = [
         asyncio.ensure_future(watch.read()),
         world.executions.StartExecution(start, metadata=leaver, timeout=60),
@@ -349,9 +393,8 @@ async def test_a_watch_and_a_waiting_start_end_with_their_key(world: World, stat
     staying: asyncio.Future[Any] = asyncio.ensure_future(
         world.executions.StartExecution(start, metadata=world.metadata, timeout=60)
     )
-    await until(lambda: len(sent(world)) == 4 and watched in world.coordinator.subscriptions, 10, "all to wait")
-    async with await psycopg.AsyncConnection.connect(world.api.url) as connection:
-        await connection.execute(statement, (key_id,))
+    await until(lambda: len(sent(world)) == 4 and watched_id in world.coordinator.subscriptions, 10, "all to wait")
+    await end(world, key_id)
     async with asyncio.timeout(20):
         ended = await asyncio.gather(*waiting, return_exceptions=True)
     errors = [remote_error(each) for each in ended if isinstance(each, grpc.aio.AioRpcError)]
