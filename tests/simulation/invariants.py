@@ -34,6 +34,7 @@ from tests.simulation.loop import Host
 from tests.simulation.network import Connection
 from tests.simulation.settings import CIRCUIT_PERMITS
 from tests.support.memory_journal import JournalRow
+from tests.support.steps import done
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 from windlass.definition.examination import examine
 from windlass.dispatcher.v1 import queue_pb2
@@ -394,7 +395,8 @@ class Invariants:
         for row in fold.rows:
             for stored in unseal(row.events):
                 assert isinstance(stored.event, ev.Event)
-                replay.take(stored.seq, stored.event)
+                done(replay.take(stored.seq, stored.event))
+        done(replay.finish())
         found = {("executions", 0): tables.executions[execution_id]}
         for table in ("runs", "approvals", "dead_letters"):
             rows = getattr(tables, table)
@@ -402,8 +404,8 @@ class Invariants:
         comparison = replay.comparison()
         for (table, number), stored_row in found.items():
             columns = columns_of(table, [stored_row[column] for column in TABLE_COLUMNS[table]])
-            comparison.take((table, number), json.loads(value_text(columns)))
-        result = comparison.result()
+            done(comparison.take((table, number), json.loads(value_text(columns))))
+        result = done(comparison.result())
         is_same = result.first_difference is None and result.recorded_hash == result.replayed_hash
         self._check(is_same, "S6", f"{execution_id} replays to something else: {result}")
         is_same = result.redecided > 0 and result.decided_otherwise is None

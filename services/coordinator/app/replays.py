@@ -1,7 +1,8 @@
 """Replays journals: those that are stored here, and exported ones (core/replaying.py has the rules).
 
-Hazard: a journal may have 100,000 events. Between two reads the event loop does other work, and few journals are
-replayed at once. An exported journal comes from anybody: what it makes of the state is thrown away.
+Hazard: a journal may have 100,000 events, and an exported one comes from anybody. So a replay rests every few
+milliseconds, when the event loop does other work, and few journals are replayed at once. What an exported journal makes
+of the state is thrown away.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
+from services.chassis.process.clock import Clock
+from services.chassis.process.rests import Rests
 from services.coordinator.app.ports import Definitions, Row, Standing, StoredEvents
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event
@@ -22,8 +25,6 @@ _AT_ONCE: Final = 4
 _WAITING_MAX: Final = 32
 # An execution that goes on may change while its rows are read.
 _TRIES: Final = 5
-# So many events are folded, or rows compared, before the event loop does other work.
-_WITHOUT_PAUSE: Final = 200
 
 RecordedRows = AsyncIterator[tuple[RowName, Mapping[str, Any]]]
 
@@ -36,8 +37,9 @@ class StoredJournal(StoredEvents, Protocol):
 
 
 class Replays:
-    def __init__(self, journals: StoredJournal, definitions: Definitions) -> None:
+    def __init__(self, journals: StoredJournal, definitions: Definitions, clock: Clock) -> None:
         self._journals = journals
+        self._clock = clock
         self._definitions = definitions
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
@@ -60,18 +62,23 @@ class Replays:
         """All events come before all rows. Raises NotReplayable."""
 
         async def work() -> Replayed:
-            replay, comparison, count = Replay(execution_id, definition), None, 0
+            rests = Rests(self._clock)
+            replay, comparison = Replay(execution_id, definition), None
             async for name, part in parts:
                 if isinstance(name, int) and isinstance(part, Event):
                     if comparison is not None:
                         raise NotReplayable(f"event {name} comes after the rows")
-                    replay.take(name, part)
+                    await rests.through(replay.take(name, part))
                 elif isinstance(name, tuple) and isinstance(part, Mapping):
-                    comparison = comparison or replay.comparison()
-                    comparison.take(name, part)
-                count += 1
-                await _pause(count)
-            return replay.uncompared() if comparison is None else comparison.result()
+                    if comparison is None:
+                        await rests.through(replay.finish())
+                        comparison = replay.comparison()
+                    await rests.through(comparison.take(name, part))
+                await rests.step()
+            if comparison is not None:
+                return await rests.through(comparison.result())
+            await rests.through(replay.finish())
+            return await rests.through(replay.uncompared())
 
         return await self._in_turn(work)
 
@@ -86,37 +93,31 @@ class Replays:
             self._waiting -= 1
 
     async def _compared(self, replay: Replay) -> Replayed:
-        execution_id = replay.execution.execution_id
+        execution_id, rests = replay.execution.execution_id, Rests(self._clock)
         for _ in range(_TRIES):
-            await self._fold(replay)
-            comparison, count = replay.comparison(), 0
+            await self._fold(replay, rests)
+            comparison = replay.comparison()
             async for name, recorded in self._journals.recorded_rows(execution_id):
-                comparison.take(name, recorded)
-                count += 1
-                await _pause(count)
+                await rests.through(comparison.take(name, recorded))
+                await rests.step()
             # A row and its events are written together, so all rows were as after the last event that was folded.
             standing = (await self._journals.standings([execution_id])).get(execution_id)
             if standing is None or standing.last_seq == replay.seq:
-                return comparison.result()
-        return replay.uncompared()
+                return await rests.through(comparison.result())
+        return await rests.through(replay.uncompared())
 
-    async def _fold(self, replay: Replay) -> None:
+    async def _fold(self, replay: Replay, rests: Rests) -> None:
         """All events that are stored and not folded yet."""
-        while True:
+        before = -1
+        while replay.seq != before:
             before = replay.seq
             events = await self._journals.events(
                 replay.execution.execution_id, after_seq=before, limit=_APPENDS_PER_READ
             )
-            for count, (_, seq, _, event) in enumerate(events, 1):
+            for _, seq, _, event in events:
                 if not isinstance(event, Event):
                     raise Refusal("EVENTS_NOT_KNOWN", f"a newer coordinator has written event {seq}; ask that one")
                 if seq > replay.seq:
-                    replay.take(seq, event)
-                await _pause(count)
-            if replay.seq == before:
-                return
-
-
-async def _pause(count: int) -> None:
-    if count % _WITHOUT_PAUSE == 0:
-        await asyncio.sleep(0)
+                    await rests.through(replay.take(seq, event))
+                await rests.step()
+        await rests.through(replay.finish())

@@ -8,19 +8,23 @@ counted as decided anew.
 
 Hazard: the rules may have changed on purpose since the journal was written. So a difference here says that the present
 code would decide otherwise, and not that the journal is damaged.
+
+Hazard: an exported journal comes from anybody, and may claim what no coordinator writes. So the work is done in steps,
+between which the caller may do something else, and what would make one step long is not decided anew.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from services.coordinator.core import events as ev
 from services.coordinator.core.commands_behind import command_behind
-from services.coordinator.core.fold import fold
+from services.coordinator.core.fold import apply
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.recorded_rows import payload_hash
 from services.coordinator.core.state import Execution
+from services.coordinator.core.values import Instant
 
 
 class ReplayDifference(NamedTuple):
@@ -35,8 +39,10 @@ class ReplayDifference(NamedTuple):
     replayed: str
 
 
-# Appends are smaller. In a larger one, which an exported journal may claim to have, nothing is decided anew.
+# Appends are smaller. In a larger one nothing is decided anew.
 _APPEND_MAX = 2_000
+# One command may concern all that is under way. An execution with more of it is only folded.
+_UNDER_WAY_MAX = 5_000
 
 
 class Redecider:
@@ -46,33 +52,49 @@ class Redecider:
         """`execution` has not started, and belongs to this alone."""
         self._execution = execution
         self._append: list[tuple[int, ev.Event]] = []
+        # All events of an append have the same time.
+        self._time: Instant | None = None
+        self._is_too_large = False
         # The number of events that were decided anew.
         self.redecided = 0
         self.difference: ReplayDifference | None = None
 
-    def take(self, seq: int, event: ev.Event) -> None:
-        if self._append and self._append[0][1].time != event.time:
-            self.finish()
+    def take(self, seq: int, event: ev.Event) -> Generator[None, None, None]:
+        """The steps that the next event brings about. After a difference there are none."""
+        if self.difference is not None:
+            return
+        if event.time != self._time:
+            yield from self.finish()
+            self._time, self._is_too_large = event.time, False
         self._append.append((seq, event))
+        if self._is_too_large or len(self._append) > _APPEND_MAX:
+            self._is_too_large = True
+            yield from self._passed()
 
-    def finish(self) -> None:
+    def finish(self) -> Generator[None, None, None]:
         """There are no more events in the append."""
-        append, self._append = self._append, []
-        place = 0 if len(append) <= _APPEND_MAX else len(append)
-        if place:
-            fold(self._execution, (event for _, event in append))
-        while place < len(append) and self.difference is None:
-            rest = [event for _, event in append[place:]]
+        while self._append and self.difference is None:
+            rest = [event for _, event in self._append]
             try:
-                command = command_behind(self._execution, rest)
+                is_decidable = _under_way(self._execution) <= _UNDER_WAY_MAX
+                command = command_behind(self._execution, rest) if is_decidable else None
                 decided = None if command is None else handle(self._execution, command, rest[0].time).events
             except Exception as failure:  # noqa: BLE001 - whatever it is, the present rules do not decide this
-                self.difference = _otherwise(*append[place], f"{type(failure).__name__}: {failure}")
-                return
+                self.difference = _otherwise(*self._append[0], f"{type(failure).__name__}: {failure}")
+                break
             if decided is None:
-                fold(self._execution, rest)
-                return
-            place += self._compare(append[place:], decided)
+                yield from self._passed()
+            else:
+                del self._append[: self._compare(self._append, decided)]
+                yield
+        self._append = []
+
+    def _passed(self) -> Generator[None, None, None]:
+        """The events of the append are applied as they are, and not decided."""
+        append, self._append = self._append, []
+        for _, event in append:
+            apply(self._execution, event)
+            yield
 
     def _compare(self, recorded: Sequence[tuple[int, ev.Event]], decided: Sequence[ev.Event]) -> int:
         """The number of events that were decided."""
@@ -88,6 +110,10 @@ class Redecider:
             elif not decided:
                 self.difference = _otherwise(*recorded[0], "nothing")
         return len(decided)
+
+
+def _under_way(execution: Execution) -> int:
+    return sum(map(len, (execution.live, execution.timers, execution.to_begin, execution.passed_over)))
 
 
 def _otherwise(seq: int, was: ev.Event, now: str) -> ReplayDifference:

@@ -7,10 +7,13 @@ run.
 The events are also decided anew by the present rules (redeciding.py). A difference there is kept apart.
 
 Old dead letters are deleted while their execution stays, so a row of them that is missing is no difference.
+
+Hazard: a journal may have 100,000 events and more rows. What takes long for many of them is a generator: between two of
+its steps the caller may do something else.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from services.coordinator.core.definition import Definition
@@ -49,8 +52,8 @@ class Replay:
     def seq(self) -> int:
         return self._named[0][0]
 
-    def take(self, seq: int, event: Event) -> None:
-        """The next event. After one that cannot be folded, the others are only counted."""
+    def take(self, seq: int, event: Event) -> Generator[None, None, None]:
+        """The next event, in steps. After one that cannot be folded, the others are only counted."""
         if seq != self.seq + 1:
             raise NotReplayable(f"after event {self.seq} comes {seq}")
         place = self._named[0] = (seq, type(event).__name__)
@@ -64,22 +67,24 @@ class Replay:
             told = json.dumps(f"{type(failure).__name__}: {failure}")
             self.difference = ReplayDifference(*place, "", json.dumps("folded"), told)
         else:
-            self._redecider.take(seq, event)
+            yield from self._redecider.take(seq, event)
+
+    def finish(self) -> Generator[None, None, None]:
+        """The last event of an append has been taken."""
+        yield from self._redecider.finish()
 
     def comparison(self) -> "RowComparison":
-        """The last event of an append has been taken."""
-        self._redecider.finish()
         return RowComparison(self)
 
     def charged_to(self, run: int) -> tuple[int, str]:
         return self._named.get(run, self._named[0])
 
-    def uncompared(self) -> Replayed:
-        self._redecider.finish()
+    def uncompared(self) -> Generator[None, None, Replayed]:
         rows = RowsHash()
         if self.difference is None and self.seq:
             for name, columns in folded_rows(self.execution):
                 rows.add(name, value_text(columns))
+                yield
         return self.result("", str(rows), self.difference)
 
     def result(self, recorded_hash: str, replayed_hash: str, first: ReplayDifference | None) -> Replayed:
@@ -100,8 +105,8 @@ class RowComparison:
         self._next = next(self._folded, None)
         self._before = (-1, 0)
 
-    def take(self, name: RowName, recorded: Mapping[str, Any]) -> None:
-        """The next recorded row. Raises NotReplayable if it is not in its place."""
+    def take(self, name: RowName, recorded: Mapping[str, Any]) -> Generator[None, None, None]:
+        """The next recorded row, in steps. Raises NotReplayable if it is not in its place."""
         try:
             place = place_of(name)
         except ValueError:
@@ -112,7 +117,7 @@ class RowComparison:
         self._recorded.add(name, value_text(recorded))
         if self._replay.difference is not None:
             return
-        self._pass_folded(place)
+        yield from self._pass_folded(place)
         if self._next is None or self._next[0] != name:
             self._differs(name, "", '"is there"', '"is missing"')
             return
@@ -123,14 +128,14 @@ class RowComparison:
             self._differs(name, column, was, now)
         self._next = next(self._folded, None)
 
-    def result(self) -> Replayed:
+    def result(self) -> Generator[None, None, Replayed]:
         replay = self._replay
         if not self._recorded.count:
-            return replay.uncompared()
-        self._pass_folded(None)
+            return (yield from replay.uncompared())
+        yield from self._pass_folded(None)
         return replay.result(str(self._recorded), str(self._replayed), self._first)
 
-    def _pass_folded(self, place: tuple[int, int] | None) -> None:
+    def _pass_folded(self, place: tuple[int, int] | None) -> Generator[None, None, None]:
         """Go on to the folded row of this place. Those before it were not recorded."""
         while self._next is not None and (place is None or place_of(self._next[0]) < place):
             name, columns = self._next
@@ -138,6 +143,7 @@ class RowComparison:
                 self._replayed.add(name, value_text(columns))
                 self._differs(name, "", '"is missing"', '"is there"')
             self._next = next(self._folded, None)
+            yield
 
     def _differs(self, name: RowName, column: str, recorded: str, replayed: str) -> None:
         table, number = name

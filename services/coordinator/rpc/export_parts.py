@@ -20,6 +20,8 @@ from services.coordinator.core.values import Instant
 from windlass.journal.v1.export_pb2 import ExportEnd, ExportPart
 
 FORMAT: Final = 1
+# The state that an event makes may be some kilobytes, of which a replay has two.
+EVENTS_MAX: Final = 200_000
 
 
 class DecodesEvents(Protocol):
@@ -81,9 +83,14 @@ async def read(
         match part.WhichOneof("part"):
             case "event":
                 counted.events += 1
+                if counted.events > EVENTS_MAX:
+                    raise Refusal("EXPORT_TOO_LARGE", f"an export has at most {EVENTS_MAX} events")
                 yield part.event.seq, _event(codec, part)
             case "row":
                 counted.rows += 1
+                # One of the execution; and an event makes a run, an approval and a dead letter at most.
+                if counted.rows > 1 + 3 * counted.events:
+                    raise NotReplayable("there are more rows than its events can have made")
                 yield (part.row.table, part.row.number), _columns(part)
             case "end":
                 end = part.end

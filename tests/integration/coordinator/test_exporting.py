@@ -39,7 +39,9 @@ async def tables(postgres: PostgresCluster) -> Any:
 def servicer(tables: Database, folder: Path) -> ReplayServicer:
     reads = PostgresReads(tables)
     nothing: Any = None
-    return ReplayServicer(reads, Replays(reads, nothing), codec, DirectoryBlobs(folder), SystemClock(), nothing)
+    return ReplayServicer(
+        reads, Replays(reads, nothing, SystemClock()), codec, DirectoryBlobs(folder), SystemClock(), nothing
+    )
 
 
 async def parts(served: ReplayServicer, execution_id: str) -> Any:

@@ -12,6 +12,7 @@ from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Error, ErrorClass
 from services.coordinator.store.codec import unseal
 from tests.support.golden import JOURNALS
+from tests.support.steps import done
 from tests.support.story import EXECUTION_ID, Story, chain, node
 from tests.unit.coordinator.test_golden_journals import definition_of
 
@@ -31,8 +32,8 @@ def redecided(definition, appends):
     for events in appends:
         for event in events:
             seq += 1
-            redecider.take(seq, event)
-        redecider.finish()
+            done(redecider.take(seq, event))
+        done(redecider.finish())
     return redecider
 
 
@@ -47,8 +48,8 @@ def test_a_golden_journal_is_decided_as_it_was_unless_a_rule_was_changed_since(f
     for row in rows:
         for stored in row:
             assert isinstance(stored.event, Event)
-            redecider.take(stored.seq, stored.event)
-        redecider.finish()
+            done(redecider.take(stored.seq, stored.event))
+        done(redecider.finish())
     count = sum(map(len, rows))
     found = redecider.difference
     if folder.name in CHANGED:
@@ -129,18 +130,46 @@ def test_appends_are_told_apart_by_their_times():
     story.do("a")
     replay = Replay(EXECUTION_ID, story.definition)
     for seq, event in enumerate(story.journal, 1):
-        replay.take(seq, event)
-    result = replay.comparison().result()
+        done(replay.take(seq, event))
+    done(replay.finish())
+    result = done(replay.comparison().result())
     assert (result.redecided, result.decided_otherwise) == (len(story.journal), None)
 
 
-def test_an_append_of_a_size_that_no_coordinator_writes_is_only_folded(monkeypatch):
-    monkeypatch.setattr("services.coordinator.core.redeciding._APPEND_MAX", 0)
+def test_an_append_of_a_size_that_no_coordinator_writes_is_folded_and_the_next_one_is_decided(monkeypatch):
+    monkeypatch.setattr("services.coordinator.core.redeciding._APPEND_MAX", 2)
+    story = Story([node("a"), node("b"), node("c")])
+    story.start()
+    story.later(1)
+    story.do("a", "b")
+    story.later(1)
+    story.assign("c")
+    redecider = Redecider(Execution(EXECUTION_ID, story.definition))
+    for seq, event in enumerate(story.journal, 1):
+        done(redecider.take(seq, event))
+    done(redecider.finish())
+    # The start, and the lease of `c`.
+    assert (redecider.redecided, redecider.difference) == (2, None)
+
+
+def test_an_execution_with_more_under_way_than_a_decision_may_concern_is_folded(monkeypatch):
+    monkeypatch.setattr("services.coordinator.core.redeciding._UNDER_WAY_MAX", 0)
     story = Story([node("a")])
     story.start()
     story.do("a")
     found = again(story)
-    assert (found.redecided, found.difference) == (0, None)
+    # The start and the lease. The run is under way then.
+    assert (found.redecided, found.difference) == (2, None)
+
+
+def test_nothing_is_decided_after_the_first_difference():
+    story = Story([node("a"), node("b")], chain("a", "b"))
+    story.start()
+    story.do("a", "b")
+    appends = [[stored.event for stored in unseal(row)] for row in story.stored]
+    # `a` is leased a second time, and then once more.
+    twice = redecided(story.definition, [*appends[:2], [appends[1][0]], [appends[1][0]], *appends[2:]])
+    assert (twice.difference.seq, twice.redecided) == (3, 2)
 
 
 def given(story, *made):

@@ -8,6 +8,7 @@ from services.coordinator.core.events import Event, RunLeased, RunSucceeded
 from services.coordinator.core.recorded_rows import columns_of, folded_rows, hidden_instance, value_text
 from services.coordinator.core.replaying import NotReplayable, Replay
 from tests.support.golden import JOURNALS, read_json, stored_journal
+from tests.support.steps import done
 from tests.support.story import EXECUTION_ID, Story, chain, node
 from tests.unit.coordinator.test_golden_journals import definition_of
 
@@ -28,11 +29,12 @@ def recorded(story):
 def replayed(story, rows, journal=None):
     replay = Replay(EXECUTION_ID, story.definition)
     for seq, event in enumerate(journal or story.journal, 1):
-        replay.take(seq, event)
+        done(replay.take(seq, event))
+    done(replay.finish())
     comparison = replay.comparison()
     for name, columns in rows:
-        comparison.take(name, columns)
-    return comparison.result()
+        done(comparison.take(name, columns))
+    return done(comparison.result())
 
 
 def seq_of(story, kind, run):
@@ -102,7 +104,7 @@ def test_an_event_that_cannot_be_folded_is_the_first_difference():
 def test_what_is_not_in_its_place_is_no_journal():
     story = ended()
     with pytest.raises(NotReplayable, match="after event 0 comes 2"):
-        Replay(EXECUTION_ID, story.definition).take(2, story.journal[0])
+        done(Replay(EXECUTION_ID, story.definition).take(2, story.journal[0]))
     rows = recorded(story)
     with pytest.raises(NotReplayable, match=r"the row runs\.1 is not in its place"):
         replayed(story, [*rows, rows[1]])
@@ -115,7 +117,7 @@ def test_without_rows_nothing_is_compared():
     result = replayed(story, [])
     assert (result.recorded_hash, result.first_difference) == ("", None)
     assert result.replayed_hash == replayed(story, recorded(story)).replayed_hash
-    assert Replay(EXECUTION_ID, story.definition).uncompared().replayed_hash == ""
+    assert done(Replay(EXECUTION_ID, story.definition).uncompared()).replayed_hash == ""
 
 
 def test_an_old_dead_letter_may_have_been_deleted():
@@ -125,8 +127,8 @@ def test_an_old_dead_letter_may_have_been_deleted():
     assert len(rows) < len(list(folded_rows(replay.execution)))
     comparison = replay.comparison()
     for row in rows:
-        comparison.take(*row)
-    result = comparison.result()
+        done(comparison.take(*row))
+    result = done(comparison.result())
     assert (result.first_difference, result.recorded_hash) == (None, result.replayed_hash)
 
 
@@ -135,7 +137,8 @@ def golden(folder):
     replay = Replay(journal[0].execution_id, definition_of(folder))
     for stored in journal:
         assert isinstance(stored.event, Event)
-        replay.take(stored.seq, stored.event)
+        done(replay.take(stored.seq, stored.event))
+    done(replay.finish())
     return replay
 
 
@@ -155,11 +158,11 @@ def of_golden(table, written):
 def test_a_golden_journal_replays_to_the_rows_it_gave(folder):
     written, replay = read_json(folder / "rows.json"), golden(folder)
     comparison = replay.comparison()
-    comparison.take(("executions", 0), of_golden("executions", written["execution"]))
+    done(comparison.take(("executions", 0), of_golden("executions", written["execution"])))
     for table in ("runs", "approvals"):
         for row in sorted(written.get(table, []), key=lambda row: row["number"]):
-            comparison.take((table, row["number"]), of_golden(table, row))
-    result = comparison.result()
+            done(comparison.take((table, row["number"]), of_golden(table, row)))
+    result = done(comparison.result())
     assert result.first_difference is None
     assert result.recorded_hash == result.replayed_hash != ""
 
