@@ -19,6 +19,7 @@ from windlass.definition.graph import ancestors, cycles
 from windlass.definition.input_schemas import schema_fault
 from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
+from windlass.definition.risks import risks_of
 from windlass.definition.schema_faults import config_faults, field_faults
 from windlass.definition.state_keys import state_faults
 from windlass.definition.template_texts import body_of, is_child, texts_of_body, texts_of_compensation, texts_of_node
@@ -59,6 +60,8 @@ class Verdict:
     evaluated: list[tuple[str, Fault]] = field(default_factory=list)
     # Workflows that nodes start, each with its warning for the case that the workspace has no such workflow.
     children: list[tuple[str, Fault]] = field(default_factory=list)
+    # Warnings of what is allowed and goes wrong later.
+    risks: list[Fault] = field(default_factory=Faults)
     name: str = ""
     canonical: bytes = b""
 
@@ -87,6 +90,7 @@ def examine_parsed(parsed: Parsed, schemas: SchemaJudge = schema_fault) -> Verdi
     warned = (verdict.own_modules, verdict.built_in_modules, verdict.rendered, verdict.evaluated, verdict.children)
     for warnings in warned:
         warnings[:] = [(module, _placed(each, sifted.value, parsed.line_of)) for module, each in warnings]
+    verdict.risks[:] = [_placed(each, sifted.value, parsed.line_of) for each in verdict.risks]
     return verdict
 
 
@@ -108,12 +112,14 @@ def too_large(how: str = "") -> Fault:
 
 
 def warnings_of(verdict: Verdict, announced: Collection[str], rendering: Collection[str] = ()) -> list[Fault]:
-    """Modules that no connected runner does, and templates that none renders. They are accepted, but their work waits.
+    """What goes wrong later, modules that no connected runner does, and templates that none renders. The latter two are
+    accepted too, but their work waits.
 
     `rendering`: the announced modules of the runners that render. While no runner is connected, nothing is said of
     built-in modules and of templates: all of them wait, as in a stack that is just starting.
     """
-    warnings = [warning for module, warning in verdict.own_modules if module not in announced]
+    warnings = [*verdict.risks]
+    warnings += [warning for module, warning in verdict.own_modules if module not in announced]
     if announced:
         warnings += [warning for module, warning in verdict.built_in_modules if module not in announced]
     if announced and modules.RENDERER not in rendering:
@@ -200,6 +206,7 @@ class _Examination:
         path = f"nodes[{place}]"
         identity, module = node.get("id"), node.get("module")
         self._tell_all(modules.module_faults(module, f"{path}.module"))
+        self.verdict.risks.extend(risks_of(self._document, node, path))
         self._examine_module(node, path)
         if (form := modules.form_of(node)) is not None:
             self._examine_schema(form, f"{path}.config.form")
