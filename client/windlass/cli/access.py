@@ -63,11 +63,10 @@ def list_keys(api: Api, workspace: WorkspaceOption = "") -> Any:
     return api.whole(request, key=_key_for(workspace))
 
 
-@command(keys, "revoke")
-def revoke_key(api: Api, key_id: Annotated[str, typer.Argument(metavar="KEY_ID")]) -> None:
+@command(keys, "revoke", shows=lambda key: say(f"{key.key_id} is refused from now on"))
+def revoke_key(api: Api, key_id: Annotated[str, typer.Argument(metavar="KEY_ID")]) -> Any:
     """Revoke a key: it is refused from now on."""
-    api.call(messages.RevokeApiKeyRequest(key_id=key_id))
-    say(f"{key_id} is refused from now on")
+    return api.call(messages.RevokeApiKeyRequest(key_id=key_id)).api_key
 
 
 def _show_workspace(answer: Any) -> None:
@@ -96,14 +95,14 @@ def list_workspaces(api: Api) -> Any:
     return api.whole(messages.ListWorkspacesRequest(page_size=1000), key="system")
 
 
-@command(workspaces, "get")
-def get_workspace(api: Api, workspace: WorkspaceArgument) -> None:
+@command(workspaces, "get", shows=render.print_json)
+def get_workspace(api: Api, workspace: WorkspaceArgument) -> Any:
     """Show a workspace with its limits and etag, as JSON."""
     request = messages.GetWorkspaceRequest(workspace=workspace)
-    render.print_json(api.call(request, key="system").workspace)
+    return api.call(request, key="system").workspace
 
 
-@command(workspaces, "update")
+@command(workspaces, "update", shows=render.print_json)
 def update_workspace(
     api: Api,
     workspace: WorkspaceArgument,
@@ -115,7 +114,7 @@ def update_workspace(
         int | None, typer.Option(help="The most queued executions; 0 means the default.", min=0)
     ] = None,
     etag: Annotated[str, typer.Option(help="Refuse if the workspace has changed since this etag was read.")] = "",
-) -> None:
+) -> Any:
     """Change the tier or the limits of a workspace. A lower limit ends no running execution."""
     changed = messages.Workspace(workspace=workspace)
     request = messages.UpdateWorkspaceRequest(workspace=changed, etag=etag)
@@ -126,7 +125,7 @@ def update_workspace(
         if value is not None:
             setattr(request.workspace.limits, name, value)
             request.update_mask.paths.append(f"limits.{name}")
-    render.print_json(api.call(request, key="system").workspace)
+    return api.call(request, key="system").workspace
 
 
 @command(workspaces, "delete")

@@ -11,16 +11,18 @@ from windlass.cli import (
     bulk_jobs,
     circuits,
     comparing,
+    contexts,
     dead_letters,
+    events,
     executions,
     exporting,
     people,
     runs,
     stack,
+    starting,
     workflows,
 )
 from windlass.cli.conformance import conformance
-from windlass.cli.connection import command
 from windlass.cli.output import say
 
 app = typer.Typer(
@@ -52,12 +54,13 @@ def windlass(
 
 stack.register(app)
 app.add_typer(workflows.app, name="workflow")
-command(app)(workflows.validate)
+workflows.register(app)
+starting.register(app)
 executions.register(app)
+events.register(app)
 runs.register(app)
 app.add_typer(circuits.app, name="circuits")
 app.add_typer(approvals.approvals, name="approvals")
-app.add_typer(approvals.run, name="run")
 people.register(app)
 app.add_typer(bulk_jobs.jobs, name="jobs")
 comparing.register(app)
@@ -65,6 +68,7 @@ exporting.register(app)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.workspaces, name="workspace")
+app.add_typer(contexts.app, name="context")
 app.add_typer(stack.admin, name="admin")
 app.command()(conformance)
 

@@ -1,31 +1,18 @@
-"""`windlass approvals …`: what people are asked to decide; `windlass run …`: work that somebody else finishes."""
+"""`windlass approvals …`: what people are asked to decide."""
 
-import os
-import sys
 import uuid
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import Api, Unusable, command
-from windlass.cli.executions import json_object
-from windlass.cli.output import say
+from windlass.cli.arguments import LimitOption, PageOption, json_object
+from windlass.cli.connection import Api, command
 
 approvals = typer.Typer(help="List, look at and decide approvals.", no_args_is_help=True, rich_markup_mode=None)
-run = typer.Typer(help="End work that a module has left to somebody else.", no_args_is_help=True, rich_markup_mode=None)
 
 ApproveOrReject = Literal["APPROVE", "REJECT"]
 ApprovalArgument = Annotated[str, typer.Argument(metavar="APPROVAL_ID")]
-TokenFileOption = Annotated[
-    str,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="The file with the token; - reads it from standard input. Or set WINDLASS_TOKEN.",
-    ),
-]
 COLUMNS: render.Columns = {
     "approval": "id",
     "workflow": "workflow",
@@ -68,10 +55,11 @@ def list_approvals(
             "--filter", help='Like state = PENDING AND assignee = "role:ADMIN". docs/filters.md has the fields.'
         ),
     ] = "state = PENDING",
-    limit: Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)] = 50,
+    limit: LimitOption = 50,
+    page_token: PageOption = "",
 ) -> Any:
     """List the approvals that are pending, or those of a filter."""
-    return api.call(messages.ListApprovalsRequest(filter=filter_, page_size=limit))
+    return api.call(messages.ListApprovalsRequest(filter=filter_, page_size=limit, page_token=page_token))
 
 
 @command(approvals, "get", shows=_show)
@@ -101,53 +89,3 @@ def decide_approval(
     if form:
         request.form.CopyFrom(json_object(form, "--form"))
     return api.call(request).approval
-
-
-@command(run, "complete")
-def complete_run(
-    api: Api,
-    output: Annotated[
-        str, typer.Option("--output", metavar="JSON", help="The output, a JSON object; @FILE reads it from a file.")
-    ] = "{}",
-    branch: Annotated[str, typer.Option(help="The branch that is taken.")] = "",
-    token_file: TokenFileOption = "",
-) -> None:
-    """The work is done. No key is needed beside the token."""
-    values = json_object(output, "--output")
-    request = messages.CompleteRunRequest(token=_token(token_file), output=values, branch=branch)
-    say(f"run {api.call(request, key='').run_id} is completed")
-
-
-@command(run, "fail")
-def fail_run(
-    api: Api,
-    type_: Annotated[str, typer.Option("--type", help="The type of the error, like CARD_DECLINED.")] = "",
-    message: Annotated[str, typer.Option(help="For people.")] = "",
-    retryable: Annotated[bool, typer.Option("--retryable", help="The node may try it again.")] = False,
-    token_file: TokenFileOption = "",
-) -> None:
-    """The work has failed. No key is needed beside the token."""
-    token = _token(token_file)
-    request = messages.FailRunRequest(token=token, type=type_, message=message, retryable=retryable)
-    say(f"run {api.call(request, key='').run_id} has failed")
-
-
-@command(run, "heartbeat")
-def heartbeat_run(
-    api: Api,
-    progress: Annotated[float | None, typer.Option(help="From 0 to 1.", min=0, max=1)] = None,
-    message: Annotated[str | None, typer.Option(help="For people.")] = None,
-    token_file: TokenFileOption = "",
-) -> None:
-    """Somebody is at work. No key is needed beside the token."""
-    request = messages.HeartbeatRunRequest(token=_token(token_file), progress=progress, message=message)
-    say(f"run {api.call(request, key='').run_id} goes on")
-
-
-def _token(file: str) -> str:
-    """It is never taken as an argument, because command lines are public."""
-    if not file and (given := os.environ.get("WINDLASS_TOKEN")):
-        return given
-    if not file:
-        raise Unusable("no token is given; name its file with --token-file, or set WINDLASS_TOKEN")
-    return (sys.stdin.read() if file == "-" else Path(file).read_text()).strip()

@@ -7,8 +7,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import Api, JsonOption, command
+from windlass.cli.arguments import LimitOption, PageOption
+from windlass.cli.connection import Api, command
 from windlass.cli.executions import COLUMNS
+from windlass.cli.forms import OutputForm
+from windlass.cli.forms import show as show_in
 from windlass.cli.invocation import as_typed
 from windlass.cli.output import say, visible
 
@@ -42,18 +45,18 @@ JOB_COLUMNS: render.Columns = {
 }
 
 
-def run(api: Api, request: Any, *, wait: bool, as_json: bool) -> None:
+def run(api: Api, request: Any, *, wait: bool, output_form: OutputForm) -> None:
     """Begin the job, and follow it to its end. Exit code 1 unless every execution has got the command."""
     if request.dry_run:
-        _show_count(api.call(request), as_json=as_json)
+        _show_count(api.call(request), output_form=output_form)
         return
     request.request_id = str(uuid.uuid4())
     job = api.call(request).job
-    if not as_json:
+    if output_form == "table":
         say(f"job {job.id}")
     if wait:
-        job = _followed(api, job, is_quiet=as_json)
-    (render.print_json if as_json else _show)(job)
+        job = _followed(api, job, is_quiet=output_form != "table")
+    show_in(job, output_form, _show)
     is_well = render.cell(job, "state") in ("DONE", "RUNNING") and not _refused(job) and not job.failed
     raise typer.Exit(0 if is_well else 1)
 
@@ -80,10 +83,15 @@ def _progress(job: Any) -> str:
     return f"{told} of {job.matched}" if job.counted else f"{job.matched} found so far"
 
 
-def _show_count(answer: Any, *, as_json: bool) -> None:
-    if as_json:
-        render.print_json(answer)
+def _show_count(answer: Any, *, output_form: OutputForm) -> None:
+    if output_form == "name":
+        for execution in answer.sample:
+            show_in(execution, output_form, _show)
         return
+    show_in(answer, output_form, _show_counted)
+
+
+def _show_counted(answer: Any) -> None:
     say(f"{'more than ' if answer.cut else ''}{answer.matched} executions match; nothing was done")
     if answer.sample:
         render.table(answer.sample, COLUMNS)
@@ -116,9 +124,9 @@ def _show(job: Any) -> None:
 
 
 @command(jobs, "list", shows=render.listing("jobs", JOB_COLUMNS))
-def list_(api: Api, limit: Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)] = 20) -> Any:
+def list_(api: Api, limit: LimitOption = 20, page_token: PageOption = "") -> Any:
     """List jobs, newest first."""
-    return api.call(messages.ListBulkJobsRequest(page_size=limit))
+    return api.call(messages.ListBulkJobsRequest(page_size=limit, page_token=page_token))
 
 
 @command(jobs, shows=_show)
@@ -134,7 +142,7 @@ def stop(api: Api, job_id: JobArgument) -> Any:
 
 
 @command(jobs)
-def follow(api: Api, job_id: JobArgument, as_json: JsonOption = False) -> None:
+def follow(api: Api, job_id: JobArgument, output_form: OutputForm = "table") -> None:
     """Wait for the end of a job."""
-    job = _followed(api, api.call(messages.GetBulkJobRequest(job=job_id)).job, is_quiet=as_json)
-    (render.print_json if as_json else _show)(job)
+    job = _followed(api, api.call(messages.GetBulkJobRequest(job=job_id)).job, is_quiet=output_form != "table")
+    show_in(job, output_form, _show)

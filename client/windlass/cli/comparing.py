@@ -1,14 +1,14 @@
 """Compares two executions node by node: how each ended, what it worked on, and what it returned."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import Api, JsonOption, command
-from windlass.cli.output import say, visible, visible_json
+from windlass.cli.connection import Api, command
+from windlass.cli.forms import OutputForm, show_plain
+from windlass.cli.output import say, visible
 
 _SHOWN_MAX = 60
 # The name of a run among those of its execution: its node, and its iteration if it is that of a loop.
@@ -33,15 +33,18 @@ def diff(
     second: Annotated[
         str, typer.Argument(metavar="[EXECUTION_ID]", help="Without it: the last success of the same workflow.")
     ] = "",
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Show what differs between two executions. Exit code 1 if anything does."""
     one = api.call(messages.GetExecutionRequest(execution_id=first)).execution
     other_id = second or _last_success(api, one)
     other = api.call(messages.GetExecutionRequest(execution_id=other_id)).execution
     found = [*_of_executions(one, other), *_of_runs(_last_runs(api, first), _last_runs(api, other_id))]
-    if as_json:
-        say(visible_json(json.dumps([each._asdict() for each in found], indent=1, ensure_ascii=False)))
+    if output_form == "name":
+        for node in dict.fromkeys(each.node for each in found):
+            say(visible(node))
+    elif output_form != "table":
+        show_plain([each._asdict() for each in found], output_form)
     elif found:
         titles = ("node", "what", f"{first} ({one.workflow}@{one.version})", other_id)
         render.grid(titles, [(each.node, each.what, _short(each.first), _short(each.second)) for each in found])

@@ -1,5 +1,5 @@
-"""How a command finds the api and proves who asks: options first, then the environment, then the home of a
-local stack.
+"""How a command finds the api and proves who asks: options first, then the environment, then the context in use, then
+the home of a local stack.
 
 Hazard: a key is read from a file or the environment, never taken as an argument: command lines are public.
 """
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
-from windlass.cli import render
+from windlass.cli import contexts
+from windlass.cli.forms import FormOption, JsonOption, Show, chosen, show
 from windlass.cli.invocation import DEFAULT_HOME, as_typed
 from windlass.cli.output import say, visible
 
@@ -27,7 +29,14 @@ CALL_SECONDS = 30.0
 TRIES = 5
 TRY_AGAIN_SECONDS = 0.3
 
-HomeOption = Annotated[Path, typer.Option("--home", help="The home of a local stack.", envvar="WINDLASS_HOME")]
+HomeOption = Annotated[
+    Path,
+    typer.Option(
+        "--home",
+        help="The home of a local stack; by default that of the context in use, or .windlass.",
+        envvar="WINDLASS_HOME",
+    ),
+]
 AddressOption = Annotated[str | None, typer.Option("--address", help="HOST:PORT of an api.", envvar="WINDLASS_ADDRESS")]
 KeyFileOption = Annotated[
     Path | None, typer.Option("--key-file", help="A file with the key. Or set WINDLASS_KEY to the key.")
@@ -40,8 +49,6 @@ AuthorityFileOption = Annotated[
         envvar="WINDLASS_AUTHORITY_FILE",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-
 
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
@@ -85,16 +92,9 @@ class Api:
     def call(self, request: Any, *, key: str = "admin") -> Any:
         """The one RPC that takes this request, repeated while the api (or what it depends on) is away."""
         import grpc
-        from google.protobuf.message_factory import GetMessageClass
 
-        services = request.DESCRIPTOR.file.services_by_name.values()
-        methods = (method for service in services for method in service.methods)
-        method = next(each for each in methods if each.input_type.full_name == request.DESCRIPTOR.full_name)
-        callable_ = self.channel.unary_unary(
-            f"/{method.containing_service.full_name}/{method.name}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=GetMessageClass(method.output_type).FromString,
-        )
+        method, codecs = _method_of(request)
+        callable_ = self.channel.unary_unary(method, **codecs)
         metadata = self.metadata(key)
         for attempt in range(1, TRIES + 1):
             try:
@@ -104,6 +104,12 @@ class Api:
                     raise
                 time.sleep(TRY_AGAIN_SECONDS * attempt)
         raise AssertionError("the last try returns or raises")
+
+    def stream(self, request: Any, *, seconds: float) -> Iterator[Any]:
+        """The answers of the one RPC that takes this request and answers with a stream."""
+        method, codecs = _method_of(request)
+        answers = self.channel.unary_stream(method, **codecs)
+        yield from answers(request, timeout=seconds, metadata=self.metadata())
 
     def whole(self, request: Any, *, key: str = "admin") -> Any:
         """All pages of a list as one answer. A page of large items is shorter than it was asked to be."""
@@ -133,35 +139,65 @@ class Api:
 
 
 def command(
-    tree: typer.Typer, name: str | None = None, *, shows: Callable[[Any], None] | None = None
+    tree: typer.Typer, name: str | None = None, *, shows: Show | None = None, kind: type[TyperCommand] | None = None
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Make a command of a function whose first parameter is the api. With `shows`, the command prints the function's
-    answer, by `shows` or as JSON."""
+    answer: by `shows` for people, or in the form that was asked for. A function that prints by itself has a parameter
+    `output_form`."""
 
     def registered(function: CommandFunction) -> CommandFunction:
         _, *own = inspect.signature(function).parameters.values()
-        options = list(inspect.signature(Api).parameters.values())
+        own = [each for each in own if each.name != "output_form"]
+        has_form = "output_form" in inspect.signature(function).parameters
+        # The default of an option is told from the same value that was typed.
+        options = [each.replace(default=None) for each in inspect.signature(Api).parameters.values()]
 
         def called(**given: Any) -> None:
-            api = Api(**{option.name: given.pop(option.name) for option in options})
-            show = render.print_json if shows and given.pop("as_json") else shows
+            api = _api_of({option.name: given.pop(option.name) for option in options})
+            form = chosen(given.pop("output_form", None), as_json=given.pop("as_json", False))
             with api.telling_errors():
-                answer = function(api, **given)
-                if show is not None:
-                    show(answer)
+                answer = function(api, **given, **({"output_form": form} if has_form else {}))
+                if shows is not None:
+                    show(answer, form, shows)
 
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *options)]
-        if shows is not None:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter("as_json", kind, default=False, annotation=JsonOption))
+        only = inspect.Parameter.KEYWORD_ONLY
+        parameters = [each.replace(kind=only) for each in (*own, *options)]
+        if shows is not None or has_form:
+            parameters.append(inspect.Parameter("output_form", only, default=None, annotation=FormOption))
+            parameters.append(inspect.Parameter("as_json", only, default=False, annotation=JsonOption))
         # Typer reads all of these.
         called.__name__, called.__doc__ = function.__name__, function.__doc__
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {each.name: each.annotation for each in parameters}
-        tree.command(name)(called)
+        tree.command(name, cls=kind)(called)
         return function
 
     return registered
+
+
+def _api_of(given: dict[str, Any]) -> Api:
+    """The api of these options. Where they do not say which stack is meant, the context in use does."""
+    said = {name: value for name, value in given.items() if value is not None}
+    if "home" in said or "address" in said:
+        return Api(**said)
+    context = contexts.current()
+    if os.environ.get("WINDLASS_KEY"):
+        context.pop("key_file", None)
+    return Api(**{**context, **said})
+
+
+def _method_of(request: Any) -> tuple[str, dict[str, Any]]:
+    """The path of the RPC that takes the request, and how its messages are read and written."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    services = request.DESCRIPTOR.file.services_by_name.values()
+    methods = (method for service in services for method in service.methods)
+    method = next(each for each in methods if each.input_type.full_name == request.DESCRIPTOR.full_name)
+    codecs = {
+        "request_serializer": type(request).SerializeToString,
+        "response_deserializer": GetMessageClass(method.output_type).FromString,
+    }
+    return f"/{method.containing_service.full_name}/{method.name}", codecs
 
 
 def _rpc_error() -> type[Exception]:
@@ -205,12 +241,25 @@ def _tell(error: Any, home: Path, target: str) -> None:
     if is_away:
         said = f"no api answers at {target} ({said.rpartition('last error: ')[2]})"
     say(visible(said), err=True)
-    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    info, bad = _info_of(status), error_details_pb2.BadRequest()
     for detail in status.details if status is not None else ():
         if detail.Unpack(bad):
             for violation in bad.field_violations:
                 say(visible(f"  {violation.field}: {violation.description or violation.reason}"), err=True)
-        detail.Unpack(info)
     say(visible(f"reason: {info.reason or error.code().name}"), err=True)
     if hint := info.metadata.get("try"):
         say(visible(f"try:    {as_typed(hint, home)}"), err=True)
+
+
+def reason_of(status: Any) -> str:
+    """The reason in a google.rpc.Status, like WORKFLOW_NOT_FOUND."""
+    return str(_info_of(status).reason)
+
+
+def _info_of(status: Any) -> Any:
+    from google.rpc import error_details_pb2
+
+    info = error_details_pb2.ErrorInfo()
+    for detail in status.details if status is not None else ():
+        detail.Unpack(info)
+    return info

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli import messages, render
+from windlass.cli.arguments import LimitOption, PageOption, json_object
 from windlass.cli.choosing import DryRunOption, do_for_each, is_by_filter
-from windlass.cli.connection import Api, JsonOption, command
-from windlass.cli.executions import json_object
+from windlass.cli.connection import Api, command
+from windlass.cli.forms import OutputForm, show, show_line
 from windlass.cli.output import say
 
 app = typer.Typer(help="List and resolve work that failed for good.", no_args_is_help=True, rich_markup_mode=None)
@@ -45,12 +46,10 @@ GROUP_COLUMNS: render.Columns = {
 
 @command(app, "list", shows=render.listing("dead_letters", COLUMNS))
 def list_(
-    api: Api,
-    filter_: LetterFilterOption = "resolution = PENDING",
-    limit: Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)] = 50,
+    api: Api, filter_: LetterFilterOption = "resolution = PENDING", limit: LimitOption = 50, page_token: PageOption = ""
 ) -> Any:
     """List dead letters, newest first."""
-    return api.call(messages.ListDeadLettersRequest(filter=filter_, page_size=limit))
+    return api.call(messages.ListDeadLettersRequest(filter=filter_, page_size=limit, page_token=page_token))
 
 
 @command(app, shows=render.listing("groups", GROUP_COLUMNS))
@@ -100,7 +99,7 @@ def requeue(
     ] = "{}",
     notes: NotesOption = "",
     dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Do the work again, and what depends on it."""
     laid_over = json_object(inputs, "--inputs")
@@ -111,7 +110,7 @@ def requeue(
         )
         return api.call(request).dead_letter
 
-    _do(api, _chosen(api, dead_letter_ids, filter_), do, is_dry_run=dry_run, as_json=as_json)
+    _do(api, _chosen(api, dead_letter_ids, filter_), do, is_dry_run=dry_run, output_form=output_form)
 
 
 @command(app)
@@ -123,7 +122,7 @@ def redrive(
     ] = "{}",
     notes: NotesOption = "",
     dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Requeue one, then a few, then all, until they fail again."""
     from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
@@ -138,7 +137,7 @@ def redrive(
     stub: Any = DeadLetterServiceStub(api.channel)
     last = None
     for last in stub.BulkResolveDeadLetters(request, metadata=api.metadata()):
-        (render.print_json if as_json else _show_progress)(last)
+        show_line(last, output_form, _show_progress)
     raise typer.Exit(1 if last is not None and last.message else 0)
 
 
@@ -155,14 +154,14 @@ def discard(
     filter_: LetterFilterOption = "",
     notes: NotesOption = "",
     dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Decide that nobody will do the work."""
 
     def do(letter_id: str) -> Any:
         return api.call(messages.DiscardDeadLetterRequest(dead_letter_id=letter_id, notes=notes)).dead_letter
 
-    _do(api, _chosen(api, dead_letter_ids, filter_), do, is_dry_run=dry_run, as_json=as_json)
+    _do(api, _chosen(api, dead_letter_ids, filter_), do, is_dry_run=dry_run, output_form=output_form)
 
 
 @command(app)
@@ -171,7 +170,7 @@ def fix(
     dead_letter_id: LetterIdArgument,
     output: Annotated[str, typer.Option(metavar="JSON", help="The output of the node.")] = "null",
     notes: NotesOption = "",
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Give the output of work that was done by hand."""
     from google.protobuf.json_format import ParseDict
@@ -181,8 +180,7 @@ def fix(
         ParseDict(json.loads(output), request.output)
     except ValueError as error:
         raise typer.BadParameter(f"this is not JSON: {error}", param_hint="--output") from None
-    letter = api.call(request).dead_letter
-    (render.print_json if as_json else _show_line)(letter)
+    show(api.call(request).dead_letter, output_form, _show_line)
 
 
 @command(app)
@@ -190,11 +188,10 @@ def quarantine(
     api: Api,
     run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
     notes: NotesOption = "",
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Set the work of a run aside that is under way."""
-    letter = api.call(messages.QuarantineRunRequest(run_id=run_id, notes=notes)).dead_letter
-    (render.print_json if as_json else _show_line)(letter)
+    show(api.call(messages.QuarantineRunRequest(run_id=run_id, notes=notes)).dead_letter, output_form, _show_line)
 
 
 def _chosen(api: Api, ids: Sequence[str] | None, filter_text: str) -> Sequence[str]:
@@ -204,8 +201,8 @@ def _chosen(api: Api, ids: Sequence[str] | None, filter_text: str) -> Sequence[s
     return [letter.id for letter in found.dead_letters]
 
 
-def _do(api: Api, ids: Sequence[str], do: Any, *, is_dry_run: bool, as_json: bool) -> None:
-    do_for_each(ids, do, render.print_json if as_json else _show_line, is_dry_run=is_dry_run)
+def _do(api: Api, ids: Sequence[str], do: Any, *, is_dry_run: bool, output_form: OutputForm) -> None:
+    do_for_each(ids, do, lambda letter: show(letter, output_form, _show_line), is_dry_run=is_dry_run)
 
 
 def _show_line(letter: Any) -> None:

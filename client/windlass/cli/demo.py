@@ -21,11 +21,12 @@ from deploy.local.plan import Options, on_free_ports
 from deploy.local.supervisor import Supervisor
 from windlass.cli import messages
 from windlass.cli.connection import Api
-from windlass.cli.executions import events_of, show_runs
+from windlass.cli.events import events_of
 from windlass.cli.invocation import program
 from windlass.cli.local_stack import EXPECTED_ERRORS, errors_in, explain
 from windlass.cli.output import say
 from windlass.cli.render import cell, plain
+from windlass.cli.runs import show_runs
 from windlass.definition.parsing import Format, parse
 
 DEFINITION = "demo.yaml"

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from windlass.cli import messages, render
+from windlass.cli import messages
+from windlass.cli.arguments import IdArgument
 from windlass.cli.connection import Api, command
-from windlass.cli.executions import IdArgument
 from windlass.cli.export_text import NotAnExport, line_of, part_of
+from windlass.cli.forms import OutputForm, show
 from windlass.cli.output import say, visible
 
 _SECONDS: Final = 300.0
@@ -45,23 +46,20 @@ def import_execution(
     api: Api,
     file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An exported file.")],
     same_as: Annotated[str, typer.Option("--request-id", help="Makes a repeat safe.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the execution as JSON.")] = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Keep a copy of an exported execution, to look at.
 
     It can be read like any other execution. Nothing can change it."""
     first = messages.ImportExecutionRequest(request_id=same_as or str(uuid.uuid4()))
     answer = _sent(api, _FileRequests(file, first, with_outputs=True), "ImportExecution")
-    if as_json:
-        render.print_json(answer)
-    else:
-        say(answer.execution.id)
+    show(answer, output_form, lambda answer: say(answer.execution.id))
 
 
 def replay(
     api: Api,
     subject: Annotated[str, typer.Argument(metavar="FILE|EXECUTION_ID", help="An exported file, or an execution.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Fold a journal again, and compare with what was recorded.
 
@@ -71,10 +69,7 @@ def replay(
     else:
         request = messages.ReplayExecutionRequest(execution_id=subject)
         answer = _stub(api).ReplayExecution(request, metadata=api.metadata(), timeout=_SECONDS).replay
-    if as_json:
-        render.print_json(answer)
-    else:
-        _show(answer)
+    show(answer, output_form, _show)
     raise typer.Exit(1 if answer.HasField("first_difference") else 0)
 
 

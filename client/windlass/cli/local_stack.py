@@ -5,7 +5,6 @@ to another process by now.
 """
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -20,6 +19,7 @@ from deploy.local.plan import Options
 from deploy.local.ports import PortTaken
 from deploy.local.postgres import PostgresFailed
 from deploy.local.supervisor import Supervisor
+from windlass.cli.forms import OutputForm, show_plain
 from windlass.cli.invocation import as_typed
 from windlass.cli.output import say
 from windlass.cli.render import grid
@@ -82,7 +82,7 @@ def down(root: Path) -> int:
     return DONE
 
 
-def status(root: Path, *, as_json: bool) -> int:
+def status(root: Path, form: OutputForm) -> int:
     """Show the content of up.json if the stack is up. Otherwise say what the process of the home is doing, if there is
     one.
     """
@@ -95,10 +95,13 @@ def status(root: Path, *, as_json: bool) -> int:
     if found is None or doing == STOPPING:
         _say(f"the stack in {home.root} is {doing} (process {pid})")
         return FAILED
-    if as_json:
-        say(json.dumps(found, indent=1))
-    else:
+    if form == "table":
         _show_processes(found)
+    elif form == "name":
+        for each in found["processes"]:
+            say(f"{each['service']}-{each['replica']}")
+    else:
+        show_plain(found, form)
     return DONE
 
 

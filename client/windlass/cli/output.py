@@ -6,12 +6,18 @@ overwrite lines, hide what follows, or change the order in which a line is read.
 
 import re
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 import typer
 
 # Controls (C0, DEL, C1), marks that change the direction of writing, separators of lines, and halves of characters.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def has_controls(text: str) -> bool:
+    """Whether a text has a control character beside the ends of its lines."""
+    return _CONTROL.search(text.replace("\n", "")) is not None
 
 
 def visible(text: str) -> str:
@@ -37,3 +43,12 @@ def say_file(text: str) -> None:
         say(text.removesuffix("\n"))
     else:
         typer.echo(text, nl=not text.endswith("\n"))
+
+
+def say_pieces(pieces: Iterable[bytes]) -> None:
+    """Print JSON that comes in pieces: unchanged for another program, and visibly for a person."""
+    if sys.stdout.isatty():
+        say_file(visible_json(b"".join(pieces).decode()))
+        return
+    for piece in pieces:
+        sys.stdout.buffer.write(piece)

@@ -1,7 +1,7 @@
 """What a person can do with executions that are there: cancel them, pause them, let them go on, have failed work done
-again, in the same execution or in a fork.
+again, in the same execution or in a fork, and send them signals.
 
-Ids are called one by one. For a filter the server has a job, except for forks."""
+Ids are called one by one. For a filter the server has a job, except for forks and signals."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli import bulk_jobs, messages, render
+from windlass.cli.arguments import json_object
 from windlass.cli.bulk_jobs import WaitOption
 from windlass.cli.choosing import DryRunOption, do_for_each, is_by_filter
-from windlass.cli.connection import Api, JsonOption, command
-from windlass.cli.executions import json_object
+from windlass.cli.connection import Api, command
+from windlass.cli.forms import OutputForm, show
 from windlass.cli.output import say
 
 _IDS_HELP = "Ids of executions; - reads them from the standard input, one in each line."
@@ -24,7 +25,7 @@ FilterOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    for each in (cancel, pause, resume, retry, fork):
+    for each in (cancel, pause, resume, retry, fork, signal):
         command(app)(each)
 
 
@@ -35,7 +36,7 @@ def cancel(
     reason: Annotated[str, typer.Option(help="Kept as the message of its error.")] = "",
     dry_run: DryRunOption = False,
     wait: WaitOption = True,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Cancel executions. Their running nodes are told to stop."""
 
@@ -45,7 +46,7 @@ def cancel(
     many = messages.BulkExecutionsRequest(
         filter=filter_, action=messages.BulkJob.CANCEL, reason=reason, dry_run=dry_run
     )
-    _do(api, execution_ids, do, many, wait=wait, as_json=as_json)
+    _do(api, execution_ids, do, many, wait=wait, output_form=output_form)
 
 
 def pause(
@@ -55,7 +56,7 @@ def pause(
     reason: Annotated[str, typer.Option(help="Shown with the execution while it is paused.")] = "",
     dry_run: DryRunOption = False,
     wait: WaitOption = True,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Pause executions: what runs may finish, nothing new begins."""
 
@@ -63,7 +64,7 @@ def pause(
         return api.call(messages.PauseExecutionRequest(execution_id=execution_id, reason=reason)).execution
 
     many = messages.BulkExecutionsRequest(filter=filter_, action=messages.BulkJob.PAUSE, reason=reason, dry_run=dry_run)
-    _do(api, execution_ids, do, many, wait=wait, as_json=as_json)
+    _do(api, execution_ids, do, many, wait=wait, output_form=output_form)
 
 
 def resume(
@@ -72,7 +73,7 @@ def resume(
     filter_: FilterOption = "",
     dry_run: DryRunOption = False,
     wait: WaitOption = True,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Let paused executions go on."""
 
@@ -82,7 +83,7 @@ def resume(
         ).execution
 
     many = messages.BulkExecutionsRequest(filter=filter_, action=messages.BulkJob.RESUME, dry_run=dry_run)
-    _do(api, execution_ids, do, many, wait=wait, as_json=as_json)
+    _do(api, execution_ids, do, many, wait=wait, output_form=output_form)
 
 
 def retry(
@@ -98,7 +99,7 @@ def retry(
     ] = "{}",
     dry_run: DryRunOption = False,
     wait: WaitOption = True,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Do failed nodes again, and what depends on them."""
     laid_over = json_object(overrides, "--inputs")
@@ -112,7 +113,7 @@ def retry(
     many = messages.BulkExecutionsRequest(
         filter=filter_, action=messages.BulkJob.RETRY, from_node=from_node, input_overrides=laid_over, dry_run=dry_run
     )
-    _do(api, execution_ids, do, many, wait=wait, as_json=as_json)
+    _do(api, execution_ids, do, many, wait=wait, output_form=output_form)
 
 
 def fork(
@@ -128,7 +129,7 @@ def fork(
         str, typer.Option("--request-id", help="A second fork with the same id starts nothing new. For one execution.")
     ] = "",
     dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Start executions that take over what these did well."""
     values = json_object(input_, "--input") if input_ else None
@@ -145,18 +146,55 @@ def fork(
         )
         return api.call(request).execution
 
-    ids: Sequence[str] = execution_ids or ()
-    if is_by_filter(ids, filter_):
-        found = api.whole(messages.ListExecutionsRequest(filter=filter_, page_size=1000))
-        ids = [execution.id for execution in found.executions]
-    do_for_each(ids, do, render.print_json if as_json else _show, is_dry_run=dry_run)
+    ids = _chosen(api, execution_ids, filter_)
+    do_for_each(ids, do, lambda execution: show(execution, output_form, _show), is_dry_run=dry_run)
 
 
-def _do(api: Api, ids: list[str] | None, do: Callable[[str], Any], many: Any, *, wait: bool, as_json: bool) -> None:
+def signal(
+    api: Api,
+    *,
+    execution_ids: IdsArgument = None,
+    name: Annotated[str, typer.Argument(metavar="SIGNAL")],
+    filter_: FilterOption = "",
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="JSON", help="A JSON object; @FILE reads a file, @- the standard input.")
+    ] = "{}",
+    same_as: Annotated[
+        str, typer.Option("--request-id", help="A second signal with the same id is not delivered again.")
+    ] = "",
+    dry_run: DryRunOption = False,
+    output_form: OutputForm = "table",
+) -> None:
+    """Send a signal to executions.
+
+    The node that waits for it goes on with the payload."""
+    values = json_object(payload, "--payload")
+
+    def do(execution_id: str) -> Any:
+        request = messages.SignalExecutionRequest(
+            execution_id=execution_id, signal=name, payload=values, request_id=same_as or str(uuid.uuid4())
+        )
+        return api.call(request).execution
+
+    ids = _chosen(api, execution_ids, filter_)
+    do_for_each(ids, do, lambda execution: show(execution, output_form, _show), is_dry_run=dry_run)
+
+
+def _chosen(api: Api, ids: list[str] | None, filter_text: str) -> Sequence[str]:
+    """The ids that were given, or those that the filter finds now."""
+    if not is_by_filter(ids, filter_text):
+        return ids or ()
+    found = api.whole(messages.ListExecutionsRequest(filter=filter_text, page_size=1000))
+    return [execution.id for execution in found.executions]
+
+
+def _do(
+    api: Api, ids: list[str] | None, do: Callable[[str], Any], many: Any, *, wait: bool, output_form: OutputForm
+) -> None:
     if is_by_filter(ids, many.filter):
-        bulk_jobs.run(api, many, wait=wait, as_json=as_json)
+        bulk_jobs.run(api, many, wait=wait, output_form=output_form)
     else:
-        do_for_each(ids or (), do, render.print_json if as_json else _show, is_dry_run=many.dry_run)
+        do_for_each(ids or (), do, lambda execution: show(execution, output_form, _show), is_dry_run=many.dry_run)
 
 
 def _show(execution: Any) -> None:

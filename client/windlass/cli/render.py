@@ -35,7 +35,18 @@ Columns = Mapping[str, "str | Callable[[Any], str]"]
 
 def listing(name: str, columns: Columns) -> Callable[[Any], None]:
     """Shows the items that an answer has in the field of this name."""
-    return lambda answer: table(getattr(answer, name), columns)
+
+    def shown(answer: Any) -> None:
+        table(getattr(answer, name), columns)
+        tell_of_more(answer)
+
+    return shown
+
+
+def tell_of_more(answer: Any) -> None:
+    """Say how a list goes on. This is no part of it."""
+    if getattr(answer, "next_page_token", ""):
+        say(f"there are more: --page-token {answer.next_page_token}", err=True)
 
 
 def table(items: Iterable[Any], columns: Columns) -> None:

@@ -1,19 +1,150 @@
-"""What a run was given to work on."""
+"""Runs: the attempts at nodes, what they were given to work on, and what they returned."""
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from windlass.cli import messages, render
+from windlass.cli import messages, outside_work, render
+from windlass.cli.arguments import PageOption, RunIdArgument
 from windlass.cli.connection import Api, command
+from windlass.cli.output import say, say_pieces
+
+# An output of 64 MiB over a slow line.
+_OUTPUT_SECONDS: Final = 600.0
+RunStateName = Literal["PENDING", "LEASED", "RUNNING", "SUCCESS", "FAILED", "DLQ", "CANCELLED", "SKIPPED"]
+
+
+run = typer.Typer(
+    help="Look at a run, and end one that waits for somebody else.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 def register(app: typer.Typer) -> None:
+    command(app, shows=_show_list)(runs)
     command(app, shows=render.print_json)(inputs)
+    command(run, shows=_show)(get)
+    command(run)(output)
+    outside_work.register(run)
+    app.add_typer(run, name="run")
 
 
-def inputs(
-    api: Api, run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="Its id, as `windlass runs` shows it.")]
+def runs(
+    api: Api,
+    execution_id: Annotated[
+        str, typer.Argument(metavar="[EXECUTION_ID]", help="Without it: those of the workspace, newest first.")
+    ] = "",
+    node: Annotated[str, typer.Option(help="Only those of this node; NODE$undo are those that undo it.")] = "",
+    state: Annotated[RunStateName | None, typer.Option(help="Only those in this state.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="The most to list; all of an execution, otherwise 50.", min=1, max=1000)
+    ] = None,
+    page_token: PageOption = "",
 ) -> Any:
+    """List the attempts at nodes, and when they ran."""
+    request = messages.ListRunsRequest(execution_id=execution_id, node=node, page_size=1000, page_token=page_token)
+    if state is not None:
+        request.state = messages.Run.State.Value(state)
+    if execution_id and limit is None:
+        return api.whole(request)
+    request.page_size = limit or 50
+    return api.call(request)
+
+
+def inputs(api: Api, run_id: RunIdArgument) -> Any:
     """Show the inputs and config of a run, as rendered."""
     return api.call(messages.GetRunInputsRequest(run_id=run_id))
+
+
+def get(api: Api, run_id: RunIdArgument) -> Any:
+    """Show a run with all that is known of it."""
+    return api.call(messages.GetRunRequest(run_id=run_id)).run
+
+
+def output(
+    api: Api,
+    run_id: RunIdArgument,
+    file: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write it there, and print nothing.")
+    ] = None,
+) -> None:
+    """Print the output of a run as JSON, whatever its size."""
+    answers = api.stream(messages.GetRunOutputRequest(run_id=run_id), seconds=_OUTPUT_SECONDS)
+    pieces = (answer.data for answer in answers)
+    if file is None:
+        say_pieces(pieces)
+        return
+    # A transfer that breaks off leaves the file as it was.
+    part = file.with_name(f"{file.name}.part")
+    try:
+        with part.open("wb") as to:
+            to.writelines(pieces)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _show(run: Any) -> None:
+    facts = {
+        "run": run.id,
+        "execution": run.execution_id,
+        "node": render.work_name(run),
+        "module": run.module,
+        "attempt": str(run.attempt or ""),
+        "state": render.cell(run, "state"),
+        "runner": run.runner,
+        "created": render.date(run.create_time),
+        "began": render.date(run.start_time),
+        "ended": render.date(run.end_time),
+        "took": render.duration(run.duration),
+        "heard": render.date(run.heartbeat_time),
+        "progress": _progress(run.progress) if run.HasField("progress") else "",
+        "output": render.compact(run.output) if run.HasField("output") else "",
+        "error": _run_error(run),
+        "next try": render.date(run.retry_time),
+        "tokens": str(run.cost_tokens or ""),
+        "effect key": run.effect_key,
+        "trace": run.trace_id,
+    }
+    if run.HasField("output_ref"):
+        facts["output"] = f"{run.output_ref.size_bytes} bytes: windlass run output {run.id}"
+    for name, value in facts.items():
+        if value:
+            render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
+
+
+def _progress(progress: Any) -> str:
+    return f"{progress.fraction:.0%} {progress.message}".strip()
+
+
+def _show_list(answer: Any) -> None:
+    executions = {run.execution_id for run in answer.runs}
+    if len(executions) > 1:
+        render.table(answer.runs, {**RUN_COLUMNS, "run": "id", "began": "start_time"})
+    else:
+        show_runs(answer.runs)
+    render.tell_of_more(answer)
+
+
+def _run_error(run: Any) -> str:
+    return f"{run.error.type}: {run.error.message}" if run.error.type else ""
+
+
+RUN_COLUMNS: render.Columns = {
+    "run": lambda run: run.id.rpartition(".")[2],
+    "node": render.work_name,
+    "module": "module",
+    "attempt": lambda run: str(run.attempt or ""),
+    "state": "state",
+    "began": lambda run: render.clock(run.start_time),
+    "took": "duration",
+    "runner": "runner",
+    "error": _run_error,
+}
+
+
+def show_runs(found: Any) -> None:
+    """A table of attempts and, below it, their timeline."""
+    render.table(found, RUN_COLUMNS)
+    say()
+    render.timeline(found)

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from windlass.cli.forms import FormOption, JsonOption, chosen
 from windlass.cli.invocation import DEFAULT_HOME
 from windlass.cli.output import say
 
@@ -141,14 +142,11 @@ def down(home: StackHomeOption = DEFAULT_HOME) -> None:
     raise typer.Exit(local_stack.down(home))
 
 
-def status(
-    home: StackHomeOption = DEFAULT_HOME,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
-) -> None:
+def status(home: StackHomeOption = DEFAULT_HOME, form: FormOption = None, as_json: JsonOption = False) -> None:
     """Show what runs, where and since when. Exit code 1 unless the stack is up."""
     from windlass.cli import local_stack
 
-    raise typer.Exit(local_stack.status(home, as_json=as_json))
+    raise typer.Exit(local_stack.status(home, chosen(form, as_json=as_json)))
 
 
 def serve(

@@ -7,7 +7,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import Api, JsonOption, command
+from windlass.cli.connection import Api, command
+from windlass.cli.forms import OutputForm, show, show_line
 from windlass.cli.output import say, say_file, visible
 
 app = typer.Typer(help="Apply, show and archive workflows.", no_args_is_help=True, rich_markup_mode=None)
@@ -29,6 +30,11 @@ def _show_applied(answer: Any) -> None:
     _show_faults("warning", answer.warnings)
 
 
+def register(tree: typer.Typer) -> None:
+    command(tree)(validate)
+    command(tree, "apply")(apply_all)
+
+
 @command(app, shows=_show_applied)
 def apply(
     api: Api,
@@ -39,6 +45,27 @@ def apply(
     return api.call(messages.ApplyWorkflowRequest(**read_source(file)._asdict(), etag=etag))
 
 
+def apply_all(
+    api: Api,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More files, as a shell makes them of *.yaml.")
+    ] = None,
+    more: Annotated[
+        list[Path] | None,
+        typer.Option("-f", "--file", metavar="FILE", help="A definition; - is the standard input; repeat it for more."),
+    ] = None,
+    output_form: OutputForm = "table",
+) -> None:
+    """Create workflows, or new versions of them, from files.
+
+    They are applied in this order, until one is refused."""
+    found = [*(more or ()), *(files or ())]
+    if not found:
+        raise typer.BadParameter("give a file with -f FILE")
+    for source in [read_source(each) for each in found]:
+        show_line(api.call(messages.ApplyWorkflowRequest(**source._asdict())), output_form, _show_applied)
+
+
 @command(app)
 def validate(
     api: Api,
@@ -46,7 +73,7 @@ def validate(
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask no stack. The modules that runners announce are then unknown.")
     ] = False,
-    as_json: JsonOption = False,
+    output_form: OutputForm = "table",
 ) -> None:
     """Report every fault of a definition, and record nothing. Exit code 1 if there is one."""
     source = read_source(file)
@@ -54,14 +81,15 @@ def validate(
         answer = _validated_here(source)
     else:
         answer = api.call(messages.ValidateWorkflowRequest(**source._asdict()))
-    if as_json:
-        render.print_json(answer)
-    else:
-        _show_faults("fault", answer.faults)
-        _show_faults("warning", answer.warnings)
-        if not answer.faults:
-            say("no fault")
+    show(answer, output_form, _show_verdict)
     raise typer.Exit(1 if answer.faults else 0)
+
+
+def _show_verdict(answer: Any) -> None:
+    _show_faults("fault", answer.faults)
+    _show_faults("warning", answer.warnings)
+    if not answer.faults:
+        say("no fault")
 
 
 def _show(workflow: Any) -> None:
@@ -94,18 +122,20 @@ def versions(api: Api, workflow: NameArgument) -> Any:
     return api.whole(messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000))
 
 
-@command(app)
-def archive(api: Api, workflow: NameArgument) -> None:
+def _show_archived(workflow: Any) -> None:
+    say(f"{workflow.workflow} is archived; undo it with: windlass workflow restore {workflow.workflow}")
+
+
+@command(app, shows=_show_archived)
+def archive(api: Api, workflow: NameArgument) -> Any:
     """Archive a workflow: it can no longer be started or changed."""
-    api.call(messages.ArchiveWorkflowRequest(workflow=workflow))
-    say(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
+    return api.call(messages.ArchiveWorkflowRequest(workflow=workflow)).workflow
 
 
-@command(app)
-def restore(api: Api, workflow: NameArgument) -> None:
+@command(app, shows=lambda workflow: say(f"{workflow.workflow} can be started again"))
+def restore(api: Api, workflow: NameArgument) -> Any:
     """Restore an archived workflow."""
-    api.call(messages.RestoreWorkflowRequest(workflow=workflow))
-    say(f"{workflow} can be started again")
+    return api.call(messages.RestoreWorkflowRequest(workflow=workflow)).workflow
 
 
 class Source(NamedTuple):

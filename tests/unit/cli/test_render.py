@@ -10,9 +10,9 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from windlass.api.v1.resources_pb2 import Run
-from windlass.cli.executions import show_runs
 from windlass.cli.output import say, say_file
 from windlass.cli.render import coloured, compact, date, grid, print_json, run_count, span, timeline
+from windlass.cli.runs import show_runs
 
 
 def run_from(node: str, began_ms: int, ended_ms: int, *, state: str = "SUCCESS", attempt: int = 1) -> Run:

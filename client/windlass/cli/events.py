@@ -1,0 +1,97 @@
+"""The events of executions: those that there are, and those that come."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import typer
+
+from windlass.cli import messages, render
+from windlass.cli.arguments import IdArgument
+from windlass.cli.connection import TRY_AGAIN_SECONDS, Api, command
+from windlass.cli.forms import OutputForm, show_line
+from windlass.cli.invocation import as_typed
+from windlass.cli.output import say, visible
+
+INTERRUPTED: Final = 130
+AfterOption = Annotated[int, typer.Option("--after-seq", help="Begin after the event with this number.", min=0)]
+
+
+def register(app: typer.Typer) -> None:
+    command(app)(watch)
+    command(app)(events)
+
+
+def watch(api: Api, execution_id: IdArgument, after_seq: AfterOption = 0, output_form: OutputForm = "table") -> None:
+    """Follow the events of an execution to its end. Exit code 1 unless it ends in SUCCESS."""
+    last = None
+    with telling_how_to_come_back(api, execution_id):
+        for event in events_of(api, execution_id, after_seq):
+            last = event
+            show_line(event, output_form, _show_event)
+    raise typer.Exit(0 if last is None or render.cell(last, "state") == "SUCCESS" else 1)
+
+
+def events(
+    api: Api,
+    execution_id: IdArgument,
+    after_seq: AfterOption = 0,
+    as_of_seq: Annotated[int, typer.Option(help="End with the event of this number; 0 is the newest.", min=0)] = 0,
+    output_form: OutputForm = "table",
+) -> None:
+    """Print the journal of an execution as far as it has come."""
+    request = messages.ListEventsRequest(
+        execution_id=execution_id, after_seq=after_seq, as_of_seq=as_of_seq, page_size=1000
+    )
+    while True:
+        answer = api.call(request)
+        for event in answer.events:
+            show_line(event, output_form, _show_event)
+        request.page_token = answer.next_page_token
+        if not request.page_token:
+            return
+
+
+@contextlib.contextmanager
+def telling_how_to_come_back(api: Api, execution_id: str) -> Iterator[None]:
+    """Say after Ctrl-C that the execution goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("the execution goes on without you", err=True)
+        say(f"to come back: {as_typed(f'windlass watch {execution_id}', api.home)}", err=True)
+        say(f"to stop it:   {as_typed(f'windlass cancel {execution_id}', api.home)}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def events_of(api: Api, execution_id: str, after_seq: int = 0, until: float | None = None) -> Iterator[Any]:
+    """Every event once and in order; after the loss of a stream the next one continues behind its last event. They end
+    at the monotonic time `until` if the execution has not ended by then."""
+    import grpc
+
+    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+
+    stub: Any = ExecutionServiceStub(api.channel)
+    failures = 0
+    while until is None or time.monotonic() < until:
+        try:
+            request = messages.WatchExecutionRequest(execution_id=execution_id, after_seq=after_seq)
+            timeout = None if until is None else until - time.monotonic()
+            for answer in stub.WatchExecution(request, metadata=api.metadata(), timeout=timeout):
+                failures, after_seq = 0, answer.event.seq
+                yield answer.event
+            return
+        except grpc.RpcError as error:
+            if until is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return
+            failures += 1
+            if error.code() is not grpc.StatusCode.UNAVAILABLE or failures > 20:
+                raise
+            time.sleep(TRY_AGAIN_SECONDS)
+
+
+def _show_event(event: Any) -> None:
+    details = render.compact(event.details) if event.details.fields else ""
+    subject = f" {render.node_name(event.node)}" if event.node else ""
+    say(visible(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip()))

@@ -1,0 +1,170 @@
+"""Verbs of the command line against a stack: runs and their outputs, events, many starts, and signals to many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+import yaml
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
+
+from tests.support.api import Client
+from tests.support.command_line import windlass
+from tests.support.stack import Stack
+from windlass.api.v1 import resources_pb2
+
+Execution = resources_pb2.Execution
+WAITS = {"id": "wait", "module": "wait_signal@1", "config": {"signal": "go", "timeout": "1h"}}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in folder.iterdir()}
+
+
+class Typed:
+    """The words that somebody types for the stack."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._home = stack.options.home
+
+    async def __call__(self, *words: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(windlass, *words, "--home", self._home, given=given)
+
+    async def done(self, *words: object, given: str | None = None) -> str:
+        """What it prints. It must have ended with 0."""
+        answer = await self(*words, given=given)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def client(shared_stack: Stack) -> Client:
+    made = Client(shared_stack)
+    first = {"id": "first", "module": "transform@1", "inputs": {"text": "{{ input.text | default('ü') }}"}}
+    await made.apply("typed", [first, {"id": "last", "module": "noop@1"}], edges=[{"from": "first", "to": "last"}])
+    await made.apply("typed-wait", [WAITS])
+    return made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def typed(shared_stack: Stack) -> Typed:
+    return Typed(shared_stack)
+
+
+async def test_a_run_is_shown_and_its_output_printed_whole(client: Client, typed: Typed, tmp_path: Path) -> None:
+    words = Struct()
+    words.update({"text": "ü" * 1_000})
+    ended = await client.run("typed", input=words)
+    (run_id,) = (await typed.done("runs", ended.id, "--node", "first", "-o", "name")).split()
+    shown = await typed.done("run", "get", run_id)
+    assert "first" in shown
+    assert "SUCCESS" in shown
+    assert json.loads(await typed.done("run", "get", run_id, "-o", "json"))["executionId"] == ended.id
+    assert json.loads(await typed.done("run", "output", run_id)) == {"text": "ü" * 1_000}
+    file = tmp_path / "output.json"
+    assert await typed.done("run", "output", run_id, "--output", file) == ""
+    assert json.loads(file.read_text()) == {"text": "ü" * 1_000}
+
+
+async def test_a_file_stays_as_it_was_when_there_is_no_output(typed: Typed, tmp_path: Path) -> None:
+    file = tmp_path / "output.json"
+    file.write_text("before")
+    refused = await typed("run", "output", "01990000-0000-7000-8000-000000000000.1", "--output", file)
+    assert (refused.returncode, contents(tmp_path)) == (1, {"output.json": "before"})
+    assert "RUN_NOT_FOUND" in refused.stderr
+
+
+async def test_runs_of_the_workspace_are_listed_in_pages_by_state(client: Client, typed: Typed) -> None:
+    await client.run("typed")
+    page = await typed("runs", "--state", "SUCCESS", "--node", "last", "--limit", "1", "-o", "json")
+    answer = json.loads(page.stdout)
+    assert [run["node"] for run in answer["runs"]] == ["last"]
+    assert answer["nextPageToken"]
+    await client.run("typed")
+    first = await typed("runs", "--state", "SUCCESS", "--limit", "1")
+    assert "there are more: --page-token " in first.stderr
+    token = first.stderr.split()[-1]
+    following = await typed("runs", "--state", "SUCCESS", "--limit", "1", "--page-token", token, "-o", "json")
+    assert len(json.loads(following.stdout)["runs"]) == 1
+
+
+async def test_events_are_told_from_one_to_another_in_each_form(client: Client, typed: Typed) -> None:
+    ended = await client.run("typed")
+    part = ("events", ended.id, "--after-seq", 2, "--as-of-seq", 4)
+    assert (await typed.done(*part, "-o", "name")).split() == ["3", "4"]
+    lines = (await typed.done(*part, "--json")).splitlines()
+    documents = list(yaml.safe_load_all(await typed.done(*part, "-o", "yaml")))
+    assert [json.loads(line) for line in lines] == documents
+    assert len((await typed.done("events", ended.id)).splitlines()) == ended.last_seq
+
+
+async def test_each_line_of_a_file_is_a_start_and_a_refused_one_harms_no_other(client: Client, typed: Typed) -> None:
+    requests: list[dict[str, Any]] = [
+        {"workflow": "typed", "requestId": "line-1", "labels": {"from": "lines"}},
+        {"workflow": "no-such"},
+        {"input": {"text": "x"}},
+    ]
+    text = "\n".join(map(json.dumps, requests)) + "\n\n"
+    answer = await typed("start-many", "-", "--workflow", "typed", "-o", "name", given=text)
+    assert answer.returncode == 1
+    assert "start 2: " in answer.stderr
+    assert "WORKFLOW_NOT_FOUND" in answer.stderr
+    first, third = answer.stdout.split()
+    assert dict((await client.get(first)).labels) == {"from": "lines"}
+    assert (await client.end_of(third)).state == Execution.SUCCESS
+    again = await typed.done("start-many", "-", "-o", "name", given=json.dumps(requests[0]))
+    assert again.split() == [first]
+    wrong = await typed("start-many", "-", given='{"workflow": "typed"}\n{"work": 1}\n')
+    assert (wrong.returncode, "line 2" in wrong.stderr) == (2, True)
+
+
+async def test_a_signal_goes_to_many_by_ids_and_by_a_filter(client: Client, typed: Typed) -> None:
+    label = {"for": "signals"}
+    ids = [(await client.start("typed-wait", labels=label)).id for _ in range(3)]
+    filter_ = ("--filter", "labels.for = signals AND NOT state = SUCCESS")
+    assert sorted((await typed.done("signal", "go", *filter_, "--dry-run")).split()) == sorted(ids)
+    told = await typed.done("signal", "-", "go", "--payload", '{"by": "ids"}', "-o", "name", given=f"{ids[0]}\n")
+    assert told.split() == [ids[0]]
+    assert MessageToDict((await client.end_of(ids[0])).output) == {"wait": {"by": "ids"}}
+    assert sorted((await typed.done("signal", "go", *filter_, "-o", "name")).split()) == sorted(ids[1:])
+    for each in ids[1:]:
+        assert (await client.end_of(each)).state == Execution.SUCCESS
+    late = await typed("signal", *ids, "go")
+    assert (late.returncode, late.stderr.count("already ended")) == (1, 3)
+
+
+async def test_a_wait_for_an_end_that_does_not_come_is_over_in_time(client: Client, typed: Typed) -> None:
+    answer = await typed("start", "typed-wait", "--wait", "1s", "-o", "json")
+    begun = json.loads(answer.stdout)
+    assert (answer.returncode, begun["state"]) == (1, "WAITING")
+    await typed.done("cancel", begun["id"])
+    ended = await typed.done("start", "typed", "--wait", "1m", "--input", "@-", "-o", "yaml", given='{"text": "hi"}')
+    assert yaml.safe_load(ended)["state"] == "SUCCESS"
+
+
+async def test_files_are_applied_in_their_order_until_one_is_refused(typed: Typed, tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.yaml" for name in ("one", "two", "three")]
+    for file, module in zip(files, ("noop@1", "nope@1", "noop@1"), strict=True):
+        file.write_text(f"name: applied-{file.stem}\nnodes: [{{id: a, module: {module}}}]\n")
+    answer = await typed("apply", "-f", *files)
+    assert answer.returncode == 1
+    assert answer.stdout.split() == ["applied-one", "version", "1", "CREATED"]
+    assert "UNKNOWN_MODULE" in answer.stderr or "there is no nope@1" in answer.stderr
+    names = (await typed.done("workflow", "list", "-o", "name")).split()
+    assert {"applied-one", "applied-three"} & set(names) == {"applied-one"}
+    assert (await typed.done("apply", files[0], "-f", files[2], "-o", "name")).split() == [
+        "applied-three",
+        "applied-one",
+    ]
+
+
+async def test_names_of_one_verb_are_the_ids_of_the_next(client: Client, typed: Typed) -> None:
+    ids = [(await client.start("typed-wait", labels={"for": "pipes"})).id for _ in range(2)]
+    names = await typed.done("list", "--filter", "labels.for = pipes", "-o", "name")
+    assert sorted(names.split()) == sorted(ids)
+    assert sorted((await typed.done("cancel", "-", "-o", "name", given=names)).split()) == sorted(ids)
