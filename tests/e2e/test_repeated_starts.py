@@ -12,7 +12,7 @@ import pytest_asyncio
 from google.protobuf import struct_pb2
 
 from services.chassis.grpc.errors import RemoteError, remote_error, remote_status
-from tests.support.api import Client
+from tests.support.api import Client, new_workspace
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 
@@ -98,3 +98,16 @@ async def test_malformed_start_of_a_batch_is_refused_by_itself(client: Client) -
     first, *told, last = await batch(client, good, *malformed, good)
     assert told == ["INVALID_REQUEST"] * 5 + ["WORKFLOW_NOT_FOUND"]
     assert first.execution.id < last.execution.id
+
+
+async def test_what_was_queued_before_its_workflow_was_archived_is_done(shared_stack: Stack) -> None:
+    crowded = await new_workspace(shared_stack, "archiving", executions_max=1)
+    await crowded.apply("in-the-way", [{"id": "nap", "module": "delay@1", "config": {"duration": "1h"}}])
+    await crowded.apply("shelved", NODES)
+    first = await crowded.start("in-the-way")
+    queued = await crowded.start("shelved")
+    await archive(crowded, "shelved")
+    assert (await refusal(crowded, Start(workflow="shelved"))).reason == "WORKFLOW_ARCHIVED"
+    assert (await crowded.get(queued.id)).state == resources_pb2.Execution.PENDING
+    await crowded.cancel(first.id)
+    assert (await crowded.end_of(queued.id)).state == resources_pb2.Execution.SUCCESS
