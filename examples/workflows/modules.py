@@ -99,13 +99,19 @@ async def look(_ctx: Context, inputs: JSON, _config: JSON) -> JSON:
     return {"job": inputs["job"], "percent": percent, "done": percent == 100}
 
 
-@module("text.count@1", idempotent=True)
-async def count(_ctx: Context, inputs: JSON, _config: JSON) -> JSON:
-    """Count the words of a text."""
-    return dict(Counter(inputs["text"].lower().split()))
+@module("files.list@1", idempotent=True)
+def list_files(_ctx: Context, inputs: JSON, _config: JSON) -> JSON:
+    """Name the files of a folder, in the order of their names."""
+    return {"files": sorted(str(path) for path in Path(inputs["folder"]).iterdir() if path.is_file())}
 
 
-@module("text.add@1", idempotent=True)
+@module("files.count@1", idempotent=True)
+def count(_ctx: Context, inputs: JSON, _config: JSON) -> JSON:
+    """Count the words of a file."""
+    return dict(Counter(Path(inputs["file"]).read_text().lower().split()))
+
+
+@module("words.add@1", idempotent=True)
 async def add(_ctx: Context, inputs: JSON, _config: JSON) -> JSON:
     """Add counts of words to one another."""
     total: Counter[str] = Counter()
