@@ -223,6 +223,15 @@ def _output_of_run(text: str) -> Callable[[list[dict[str, Any]]], list[dict[str,
     return change
 
 
+def _caller(text: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    def change(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        copied: list[dict[str, Any]] = json.loads(json.dumps(parts))
+        copied[1]["event"]["event"]["execution_started"]["origin"]["caller"] = text
+        return copied
+
+    return change
+
+
 def _without_rows(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     end = {name: value for name, value in parts[-1]["end"].items() if name not in ("rows", "recorded_hash")}
     return [*(part for part in parts[:-1] if "row" not in part), {"end": end}]
@@ -231,7 +240,8 @@ def _without_rows(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # What is done to a whole file, and what is said of it then.
 HARM: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], str]] = {
     "an event was changed": (_output_of_run('{"x":3}'), "(RunSucceeded) does not add up"),
-    "an output is no JSON": (_output_of_run("{"), "does not add up"),
+    "an output is no JSON": (_output_of_run("{"), "is no JSON"),
+    "a text is longer than any that comes here": (_caller("c" * 2_000), "caller has 2000 characters"),
     "an event is missing": (lambda parts: [*parts[:2], *parts[3:]], "after event 1 comes 3"),
     "a row was changed": (
         _changed("row", lambda row: row | {"columns": row["columns"].replace("SUCCESS", "FAILED")}),

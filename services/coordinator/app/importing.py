@@ -12,10 +12,9 @@ Dead letters are left out of its rows, because nobody can resolve them.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from services.chassis.blobs import blob_ref, is_blob_of, month_of
@@ -29,18 +28,12 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.projection import approval_row, execution_row, run_row
 from services.coordinator.core.recorded_rows import hidden_instance
 from services.coordinator.core.replaying import NotReplayable
-from services.coordinator.core.results import json_fault
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant, OutputRef
-from windlass.definition.limits import DEPTH_MAX
 
 VERSION_PREFIX: Final = "import:"
 # A large output in the output of an execution.
 _NAMED: Final = re.compile(rb'\{"\$ref":"([^"\\]+)"')
-# Readers take these for objects.
-_OBJECTS: Final = frozenset({"input", "form"})
-# These are no JSON.
-_BINARY: Final = frozenset({"inputs_hash", "config_hash", "edges"})
 
 
 class ImportOrder(NamedTuple):
@@ -109,10 +102,10 @@ class ImportedDefinitions:
         return Version(definition, EffectKeys(b""), NamedTokens(b"", ""))
 
 
-async def copy_of(
+def copied(
     order: ImportOrder, definition: Definition, records: Sequence[bytes], codec: ResealingCodec
-) -> ImportedCopy:
-    """`records` are sealed events, all of them. Raises NotReplayable."""
+) -> Generator[None, None, ImportedCopy]:
+    """`records` are sealed events, all of them. A copy may be large, so this is done in steps. Raises NotReplayable."""
     execution = Execution(order.execution_id, definition)
     journal: list[tuple[int, int, bytes]] = []
     renaming = _Renaming(order)
@@ -122,20 +115,22 @@ async def copy_of(
         encoded: list[bytes] = []
         for _, seq, epoch, event in stored:
             granted = _granted(seq, epoch, event, granted)
-            _check_payloads(seq, event)
             renaming.rename(event)
             apply(execution, event)
             encoded.append(codec.encode_event(event))
+            yield
         first, last = stored[0], stored[-1]
         sealed = codec.seal(order.execution_id, first.seq, first.epoch, first.event.time, encoded)
         journal.append((last.seq, first.epoch, sealed))
-        await asyncio.sleep(0)
-    return ImportedCopy(
-        (*execution_row(execution), summary_json(execution)),
-        [(*run_row(execution, run), "") for run in execution.runs],
-        [approval_row(execution, number) for number in sorted(execution.approvals)],
-        journal,
-    )
+    runs: list[tuple[Any, ...]] = []
+    for run in execution.runs:
+        runs.append((*run_row(execution, run), ""))
+        yield
+    approvals: list[tuple[Any, ...]] = []
+    for number in sorted(execution.approvals):
+        approvals.append(approval_row(execution, number))
+        yield
+    return ImportedCopy((*execution_row(execution), summary_json(execution)), runs, approvals, journal)
 
 
 def stored_outputs(event: Event) -> Iterator[OutputRef]:
@@ -195,28 +190,3 @@ class _Renaming:
         return _NAMED.sub(lambda named: b'{"$ref":"%b"' % self._keys.get(named[1], named[1]), output).replace(
             theirs, mine
         )
-
-
-def _check_payloads(seq: int, event: Event) -> None:
-    for name, payload in _payloads(event):
-        if payload and json_fault(payload):
-            raise NotReplayable(f"event {seq}: {name} is no JSON of at most {DEPTH_MAX} levels")
-        is_object = name in _OBJECTS or (name == "output" and isinstance(event, ExecutionFinished))
-        if payload and is_object and not payload.lstrip().startswith(b"{"):
-            raise NotReplayable(f"event {seq}: {name} is no JSON object")
-
-
-def _payloads(value: Any, name: str = "") -> Iterator[tuple[str, bytes]]:
-    """What readers parse."""
-    if isinstance(value, bytes):
-        if name not in _BINARY:
-            yield name, value
-    elif isinstance(value, OutputRef):
-        pass
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _payloads(getattr(value, field.name), field.name)
-    elif isinstance(value, tuple):
-        names = getattr(value, "_fields", (name,) * len(value))
-        for each, item in zip(names, value, strict=True):
-            yield from _payloads(item, each)

@@ -63,6 +63,11 @@ class ExecutionState(StrEnum):
     TIMEOUT = "TIMEOUT"
 
 
+FINAL_STATES = frozenset(
+    {ExecutionState.SUCCESS, ExecutionState.FAILED, ExecutionState.CANCELLED, ExecutionState.TIMEOUT}
+)
+
+
 class RunState(StrEnum):
     PENDING = "PENDING"
     LEASED = "LEASED"

@@ -11,6 +11,7 @@ import orjson
 
 from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.timestamps import micros_of
+from services.coordinator.app.export_limits import EventLimits
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event
@@ -76,7 +77,7 @@ async def read(
     """The events, and then the rows. Raises NotReplayable, also after the last part if there are not as many as the end
     says."""
     end: ExportEnd | None = None
-    counted = ExportEnd()
+    counted, limits = ExportEnd(), EventLimits()
     async for part in parts:
         if end is not None:
             raise NotReplayable("a part follows the end")
@@ -85,11 +86,13 @@ async def read(
                 counted.events += 1
                 if counted.events > EVENTS_MAX:
                     raise Refusal("EXPORT_TOO_LARGE", f"an export has at most {EVENTS_MAX} events")
-                yield part.event.seq, _event(codec, part)
+                event = _event(codec, part)
+                limits.check(part.event.seq, event)
+                yield part.event.seq, event
             case "row":
                 counted.rows += 1
-                # One of the execution; and an event makes a run, an approval and a dead letter at most.
-                if counted.rows > 1 + 3 * counted.events:
+                # An event makes a run, an approval and a dead letter at most.
+                if counted.rows > 3 * (1 + counted.events):
                     raise NotReplayable("there are more rows than its events can have made")
                 yield (part.row.table, part.row.number), _columns(part)
             case "end":

@@ -11,13 +11,15 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from services.chassis.blobs import BlobTooLarge, DirectoryBlobs
-from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.process.clock import Clock
+from services.chassis.process.rests import Rests
 from services.coordinator.app.importing import (
     ImportedCopy,
     ImportOrder,
     Imports,
     ResealingCodec,
-    copy_of,
+    copied,
     renamed_output,
     stored_outputs,
 )
@@ -27,13 +29,14 @@ from services.coordinator.core.projection import EXECUTION_COLUMNS
 from services.coordinator.core.recorded_rows import RowName
 from services.coordinator.core.replaying import NotReplayable, Replayed
 from services.coordinator.core.run_ids import is_execution_id
-from services.coordinator.core.values import Instant, OutputRef
+from services.coordinator.core.values import FINAL_STATES, Instant, OutputRef
 from services.coordinator.rpc.export_parts import DecodesEvents, compiled, read
 from windlass.journal.v1.export_pb2 import ExportEnd, ExportHeader, ExportPart, OutputPart
 
-# A record of the copy's journal is closed when its events have this size.
+# A record of the copy's journal is closed when its events have this size or number. Whoever reads a record reads all of
+# it.
 _RECORD_BYTES: Final = 64 * 1024
-_FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+_RECORD_EVENTS: Final = 500
 
 
 class ImportCodec(ResealingCodec, DecodesEvents, Protocol): ...
@@ -46,11 +49,14 @@ class Imported(NamedTuple):
 
 
 class ImportDesk:
-    def __init__(self, replays: Replays, imports: Imports, codec: ImportCodec, blobs: DirectoryBlobs) -> None:
+    def __init__(
+        self, replays: Replays, imports: Imports, codec: ImportCodec, blobs: DirectoryBlobs, clock: Clock
+    ) -> None:
         self._replays = replays
         self._imports = imports
         self._codec = codec
         self._blobs = blobs
+        self._clock = clock
 
     async def take(self, order: ImportOrder, header: ExportHeader, parts: AsyncIterator[ExportPart]) -> Imported:
         """Raises a Refusal that says what is wrong with the parts, and where."""
@@ -62,7 +68,7 @@ class ImportDesk:
             events = taken.collected(read(self._codec, taken.without_outputs(parts)))
             replayed = await self._replays.of_export(order.imported_execution_id, definition, events)
             _check(replayed, taken.end)
-            copy = await copy_of(order, definition, taken.records, self._codec)
+            copy = await Rests(self._clock).through(copied(order, definition, taken.records, self._codec))
             _check_header(header, copy, replayed)
             is_new = await self._imports.add(order, taken.digest.digest(), copy)
         except NotReplayable as fault:
@@ -131,7 +137,7 @@ class _Taken:
             if self._named.setdefault(ref.key, ref) != ref:
                 raise NotReplayable(f"event {seq} says otherwise of the output {ref.key!r} than one before it")
         lease = (self._epoch, event.time)
-        if lease != self._lease or self._open_bytes >= _RECORD_BYTES:
+        if lease != self._lease or self._open_bytes >= _RECORD_BYTES or len(self._open) >= _RECORD_EVENTS:
             self._close()
             self._lease, self._first = lease, seq
         self._open.append(encoded := self._codec.encode_event(event))
@@ -165,6 +171,8 @@ class _Taken:
             )
         except BlobTooLarge:
             raise NotReplayable(f"the output {first.key!r} is larger than its event says") from None
+        except OSError:
+            raise DependencyUnavailable("the output store") from None
         if (kept.sha256, kept.size_bytes) != (ref.sha256, ref.size_bytes):
             raise NotReplayable(f"the output {first.key!r} is not the one that its event names")
         return source.next
@@ -203,7 +211,7 @@ def _check_header(header: ExportHeader, copy: ImportedCopy, replayed: Replayed) 
     row = dict(zip(EXECUTION_COLUMNS, copy.execution, strict=False))
     if (header.workflow, header.version) != (row["workflow"], row["version"]):
         raise NotReplayable("its header and its first event name different versions")
-    if (row["state"] in _FINAL) != bool(replayed.recorded_hash):
+    if (row["state"] in FINAL_STATES) != bool(replayed.recorded_hash):
         raise NotReplayable(
             f"the state is {row['state']}; an export has rows if the execution has ended, and else none"
         )

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from services.chassis.blobs import BlobMissing, DirectoryBlobs
-from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.process.clock import Clock
 from services.coordinator.app.importing import ImportOrder, stored_outputs
@@ -16,7 +16,7 @@ from services.coordinator.core.events import Event
 from services.coordinator.core.recorded_rows import RowsHash, hidden_instance, value_text
 from services.coordinator.core.replaying import NotReplayable, Replayed
 from services.coordinator.core.run_ids import is_execution_id
-from services.coordinator.core.values import Instant, OutputRef
+from services.coordinator.core.values import FINAL_STATES, Instant, OutputRef
 from services.coordinator.rpc.export_parts import FORMAT, after_header, beginning, compiled, heard_out, read
 from services.coordinator.rpc.import_parts import ImportDesk
 from windlass.api.v1.exports_pb2 import Replay as ReplayMessage
@@ -24,7 +24,6 @@ from windlass.coordinator.v1 import replays_pb2 as pb
 from windlass.coordinator.v1.replays_pb2_grpc import ReplayServiceServicer
 from windlass.journal.v1.export_pb2 import ExportEnd, ExportPart
 
-_FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 # A response has at least one part, and is sent when its parts reach this size.
 _RESPONSE_BYTES: Final = 64 * 1024
 _APPENDS_PER_READ: Final = 100
@@ -130,7 +129,7 @@ class ReplayServicer(ReplayServiceServicer):
             outputs.update((each.key, each) for each in stored_outputs(event))
             end.events += 1
             yield part
-        if row["state"] in _FINAL:
+        if row["state"] in FINAL_STATES:
             async for part in self._rows(row, end):
                 yield part
         for ref in outputs.values():
@@ -189,6 +188,8 @@ class ReplayServicer(ReplayServiceServicer):
             part = ExportPart()
             part.output.key, part.output.is_missing = ref.key, True
             yield part
+        except OSError:
+            raise DependencyUnavailable("the output store") from None
 
 
 def _parts_of(codec: StoredForm, data: bytes) -> Iterator[tuple[ExportPart, Event]]:

@@ -14,14 +14,13 @@ from services.coordinator.app.ports import DeadLetterPlace, Row, RunName, RunOut
 from services.coordinator.core.events import ExecutionStarted
 from services.coordinator.core.projection import APPROVAL_COLUMNS, EXECUTION_COLUMNS
 from services.coordinator.core.recorded_rows import RowName
-from services.coordinator.core.values import OutputRef
+from services.coordinator.core.values import FINAL_STATES, OutputRef
 from services.coordinator.store.codec import Stored, start_order, unseal
 from services.coordinator.store.columns import selected, uuid_array
 from services.coordinator.store.recorded_rows import recorded_rows
 from windlass.coordinator.v1.reads_pb2 import Condition, ListApprovalsRequest, ListExecutionsRequest
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary", "imported_execution_id")
-_FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
 # Lists come without payloads, because a list of large ones would not fit into memory.
 _PAYLOADS: Final[Row] = {"input": b"", "output": None}
@@ -103,7 +102,7 @@ class PostgresReads:
 
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         rows = await self._database.fetch(_STANDINGS, (uuid_array(execution_ids),))
-        return {id_: Standing(workspace, seq, state in _FINAL) for id_, workspace, seq, state in rows}
+        return {id_: Standing(workspace, seq, state in FINAL_STATES) for id_, workspace, seq, state in rows}
 
     async def run_standings(self, names: Collection[RunName]) -> Mapping[RunName, RunStanding]:
         if not names:

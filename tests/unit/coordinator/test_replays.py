@@ -145,7 +145,7 @@ async def test_a_file_with_more_rows_than_its_events_can_have_made_is_refused() 
     story = Story([node("a")])
     story.start()
     rows = []
-    for number in range(5):
+    for number in range(7):
         row = ExportPart()
         row.row.table, row.row.number, row.row.columns = "runs", number, "{}"
         rows.append(row)

@@ -85,8 +85,8 @@ class ExportServiceServicer:
     def ReplayExport(self, request_iterator, context):
         """The same for the parts of an export, in their order; outputs may be left out. They are checked strictly:
         INVALID_ARGUMENT INVALID_EXPORT names the first part that is malformed, INVALID_DEFINITION the faults of the
-        definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs. RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too
-        many are replayed at once; try again in a moment.
+        definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 200,000 events.
+        RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too many are replayed at once; try again in a moment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -99,7 +99,7 @@ class ExportServiceServicer:
         they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
         to be the one that the events name. Nothing is kept of an export that is refused. Idempotent by request_id as long as
         the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
-        EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 1 GiB with them.
+        EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

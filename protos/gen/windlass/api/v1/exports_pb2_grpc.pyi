@@ -32,8 +32,8 @@ class ExportServiceStub:
     ReplayExport: _aio.StreamUnaryMultiCallable[_exports_pb2.ReplayExportRequest, _exports_pb2.ReplayExportResponse]
     """The same for the parts of an export, in their order; outputs may be left out. They are checked strictly:
     INVALID_ARGUMENT INVALID_EXPORT names the first part that is malformed, INVALID_DEFINITION the faults of the
-    definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs. RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too
-    many are replayed at once; try again in a moment.
+    definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 200,000 events.
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too many are replayed at once; try again in a moment.
     """
     ImportExecution: _aio.StreamUnaryMultiCallable[_exports_pb2.ImportExecutionRequest, _exports_pb2.ImportExecutionResponse]
     """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id of
@@ -42,7 +42,7 @@ class ExportServiceStub:
     they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
     to be the one that the events name. Nothing is kept of an export that is refused. Idempotent by request_id as long as
     the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
-    EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 1 GiB with them.
+    EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
     """
 
 class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -81,8 +81,8 @@ class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_exports_pb2.ReplayExportResponse]:
         """The same for the parts of an export, in their order; outputs may be left out. They are checked strictly:
         INVALID_ARGUMENT INVALID_EXPORT names the first part that is malformed, INVALID_DEFINITION the faults of the
-        definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs. RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too
-        many are replayed at once; try again in a moment.
+        definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 200,000 events.
+        RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too many are replayed at once; try again in a moment.
         """
 
     @_abc_1.abstractmethod
@@ -97,7 +97,7 @@ class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
         they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
         to be the one that the events name. Nothing is kept of an export that is refused. Idempotent by request_id as long as
         the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
-        EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 1 GiB with them.
+        EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
         """
 
 def add_ExportServiceServicer_to_server(servicer: ExportServiceServicer, server: _aio.Server) -> None: ...
