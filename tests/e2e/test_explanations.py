@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
 
 from tests.support.api import Client, new_workspace
+from tests.support.command_line import windlass
 from tests.support.probe import eventually
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2 as pb
@@ -36,6 +40,19 @@ async def blocked_by(client: Client, execution_id: str, kind: str) -> Any:
     return await eventually(found, 15, f"{execution_id} is not {kind}")
 
 
+async def after_hint(stack: Stack, blocker: Any) -> str:
+    """What the command prints that the blocker names."""
+    name, *arguments = shlex.split(getattr(blocker, "try"))
+    assert name == "windlass"
+    done = await asyncio.to_thread(windlass, *arguments, "--home", stack.home.root)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def cancel(client: Client, execution_id: str) -> None:
+    await client.call(client.executions.CancelExecution, pb.CancelExecutionRequest(execution_id=execution_id))
+
+
 async def test_work_that_no_runner_can_do_names_its_module(client: Client) -> None:
     await client.apply("unknown-module", [{"id": "pay", "module": "billing.charge@9"}])
     execution = await client.start("unknown-module")
@@ -44,7 +61,7 @@ async def test_work_that_no_runner_can_do_names_its_module(client: Client) -> No
         "pay",
         "pay is ready, and no runner that is connected does billing.charge@9",
     )
-    await client.call(client.executions.CancelExecution, pb.CancelExecutionRequest(execution_id=execution.id))
+    await cancel(client, execution.id)
     assert not (await explained(client, execution.id)).blockers
 
 
@@ -53,7 +70,7 @@ async def test_labels_that_no_runner_has_are_named(client: Client) -> None:
     execution = await client.start("labelled")
     blocker = await blocked_by(client, execution.id, "WAITING_FOR_RUNNER")
     assert blocker.message == "a is ready, and no runner that does noop@1 has the labels gpu=true"
-    await client.call(client.executions.CancelExecution, pb.CancelExecutionRequest(execution_id=execution.id))
+    await cancel(client, execution.id)
 
 
 async def test_a_queued_execution_names_the_one_that_has_the_slot(shared_stack: Stack) -> None:
@@ -65,7 +82,136 @@ async def test_a_queued_execution_names_the_one_that_has_the_slot(shared_stack: 
     blocker = await blocked_by(client, second.id, "QUEUED_FOR_SLOT")
     assert first.id in blocker.message
     for each in (second, first):
-        await client.call(client.executions.CancelExecution, pb.CancelExecutionRequest(execution_id=each.id))
+        await cancel(client, each.id)
+
+
+async def test_a_wait_for_a_signal_names_it_and_the_command_that_sends_it(shared_stack: Stack, client: Client) -> None:
+    config = {"signal": "invoice paid", "timeout": "1h"}
+    await client.apply("unpaid", [{"id": "paid", "module": "wait_signal@1", "config": config}])
+    execution = await client.start("unpaid")
+    blocker = await blocked_by(client, execution.id, "WAITING_FOR_SIGNAL")
+    assert (blocker.node, blocker.message) == ("paid", "paid waits for the signal invoice paid")
+    assert blocker.until_time.seconds - blocker.since_time.seconds == 3_600
+    await after_hint(shared_stack, blocker)
+    assert (await client.end_of(execution.id)).state == resources_pb2.Execution.SUCCESS
+
+
+async def test_a_wait_for_an_approval_says_what_is_asked_who_may_decide_and_how_many_are_missing(
+    shared_stack: Stack, client: Client
+) -> None:
+    config = {"title": "Pay 900 EUR?", "required": 2, "assignees": ["ann", "role:ADMIN"]}
+    await client.apply("undecided", [{"id": "ask", "module": "approval@1", "config": config}])
+    execution = await client.start("undecided")
+    blocker = await blocked_by(client, execution.id, "WAITING_FOR_APPROVAL")
+    assert blocker.message == (
+        'ask asks "Pay 900 EUR?": 2 approvals are missing; ann, any key of role ADMIN may decide'
+    )
+    await after_hint(shared_stack, blocker)
+    missing = 'ask asks "Pay 900 EUR?": 1 approval is missing, after that of '
+
+    async def is_half_approved() -> bool:
+        return str((await blocked_by(client, execution.id, "WAITING_FOR_APPROVAL")).message).startswith(missing)
+
+    await eventually(is_half_approved, 15, "the first approval")
+    await cancel(client, execution.id)
+
+
+async def test_a_wait_for_a_child_names_it_and_its_explanation_goes_on(shared_stack: Stack, client: Client) -> None:
+    await client.apply("unheard", [{"id": "go", "module": "wait_signal@1", "config": {"signal": "go"}}])
+    await client.apply("relies", [{"id": "sub", "module": "sub_workflow@1", "config": {"workflow": "unheard"}}])
+    execution = await client.start("relies")
+
+    async def blocker_of_queued_child() -> Any:
+        blocker = await blocked_by(client, execution.id, "WAITING_FOR_CHILD")
+        return blocker if blocker.message.endswith(" of unheard, to end") else None
+
+    blocker = await eventually(blocker_of_queued_child, 15, "the start of the child")
+    shown = await after_hint(shared_stack, blocker)
+    (child,) = (
+        await client.call(
+            client.executions.ListExecutions, pb.ListExecutionsRequest(filter=f'parent_execution_id = "{execution.id}"')
+        )
+    ).executions
+    assert blocker.message == f"sub waits for the execution {child.id} of unheard, to end"
+    assert shown.startswith(f"{child.id} is ")
+    await cancel(client, execution.id)
+
+
+async def test_deferred_work_says_who_handed_it_out_and_until_when_its_token_counts(
+    shared_stack: Stack, client: Client, tmp_path: Path
+) -> None:
+    node = {"id": "away", "module": "test.defers@1", "inputs": {"file": "{{ input.file }}"}, "timeout": "1h"}
+    await client.apply("handed-out", [node])
+    execution = await client.start("handed-out", input={"file": str(tmp_path / "token")})
+    blocker = await blocked_by(client, execution.id, "WAITING_FOR_COMPLETION")
+    (run,) = await client.runs_of(execution.id)
+    assert blocker.message == (
+        f"away was handed to somebody else by the runner {run.runner}; whoever has the completion token of the run"
+        f" {run.id} says how it ends (windlass run complete TOKEN)"
+    )
+    assert 0 <= blocker.until_time.seconds - run.create_time.seconds - 3_600 <= 1
+    assert run.id.rpartition(".")[0] in getattr(blocker, "try")
+    await after_hint(shared_stack, blocker)
+    await cancel(client, execution.id)
+
+
+async def test_work_that_failed_names_its_error_and_what_inspects_it(shared_stack: Stack, client: Client) -> None:
+    fails = {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "no money"}}
+    await client.apply("held", [fails], onFailure="HOLD")
+    execution = await client.start("held")
+    blocker = await blocked_by(client, execution.id, "WAITING_FOR_RESOLUTION")
+    assert blocker.message.startswith("bad failed for good and waits for a person: ")
+    assert blocker.message.endswith(": no money")
+    assert "no money" in await after_hint(shared_stack, blocker)
+    await cancel(client, execution.id)
+
+
+async def test_a_backoff_and_a_sleep_say_until_when(shared_stack: Stack, client: Client) -> None:
+    tried = {"id": "tried", "module": "fail@1", "config": {"type": "TRANSIENT", "message": "busy"}}
+    retry = {"attempts": 9, "initialDelay": "10m", "factor": 1, "maxDelay": "10m"}
+    nap = {"id": "nap", "module": "sleep@1", "config": {"duration": "1h"}}
+    await client.apply("patient", [{**tried, "retry": retry}, nap])
+    execution = await client.start("patient")
+    backoff = await blocked_by(client, execution.id, "BACKOFF")
+    assert backoff.message.startswith("tried failed and is tried again: ")
+    assert backoff.until_time.seconds >= backoff.since_time.seconds
+    assert "busy" in await after_hint(shared_stack, backoff)
+    sleep = await blocked_by(client, execution.id, "SLEEPING")
+    assert (sleep.message, getattr(sleep, "try")) == ("nap sleeps", "")
+    assert sleep.until_time.seconds - sleep.since_time.seconds == 3_600
+    await cancel(client, execution.id)
+
+
+async def test_work_behind_a_circuit_names_its_target(shared_stack: Stack, client: Client) -> None:
+    target = "http.request@1 never.example:443"
+    home = ("--home", shared_stack.home.root)
+    opened = await asyncio.to_thread(windlass, "circuits", "open", target, "--for", "1h", *home)
+    assert opened.returncode == 0, opened.stderr
+    await client.apply(
+        "calls", [{"id": "call", "module": "http.request@1", "config": {"url": "https://never.example/"}}]
+    )
+    execution = await client.start("calls")
+    blocker = await blocked_by(client, execution.id, "CIRCUIT_OPEN")
+    assert blocker.message == f"call waits, because the circuit of {target} is open"
+    assert target in await after_hint(shared_stack, blocker)
+    await cancel(client, execution.id)
+    await asyncio.to_thread(windlass, "circuits", "reset", target, *home)
+
+
+async def test_a_pause_names_who_and_why_and_the_command_that_ends_it(shared_stack: Stack, client: Client) -> None:
+    await client.apply("slow", [{"id": "a", "module": "delay@1", "config": {"duration": "600s"}}])
+    execution = await client.start("slow")
+    request = pb.PauseExecutionRequest(execution_id=execution.id, reason="look first")
+    await client.call(client.executions.PauseExecution, request)
+    blocker = await blocked_by(client, execution.id, "PAUSED")
+    assert blocker.message.endswith(" has paused it: look first")
+    await after_hint(shared_stack, blocker)
+
+    async def goes_on() -> bool:
+        return "PAUSED" not in (await explained(client, execution.id)).text.partition("Its time")[0]
+
+    await eventually(goes_on, 15, "the execution to go on")
+    await cancel(client, execution.id)
 
 
 async def test_the_time_of_an_execution_that_has_ended_adds_up(client: Client) -> None:

@@ -16,21 +16,6 @@ from services.chassis.grpc.timestamps import micros_of, put_micros
 from windlass.api.v1.resources_pb2 import Execution, Explanation
 from windlass.dispatcher.v1.queue_pb2 import GetQueuePlaceResponse, Queued
 
-# The commands that inspect or mend a blocker. `{id}` is that of the execution, `{run}` that of the run.
-_COMMANDS: Final = {
-    Explanation.QUEUED_FOR_SLOT: "windlass list --filter 'state = RUNNING'",
-    Explanation.RUNNING: "windlass runs {id}",
-    Explanation.BACKOFF: "windlass runs {id}",
-    Explanation.LEASE_IN_DOUBT: "windlass runs {id}",
-    Explanation.WAITING_FOR_RUNNER: "windlass status",
-    Explanation.WAITING_FOR_CHILD: "windlass list --filter 'parent_execution_id = \"{id}\"'",
-    Explanation.WAITING_FOR_SIGNAL: "windlass signal {id} NAME",
-    Explanation.WAITING_FOR_APPROVAL: "windlass approvals decide {run} APPROVE",
-    Explanation.WAITING_FOR_COMPLETION: "windlass run complete TOKEN",
-    Explanation.WAITING_FOR_RESOLUTION: "windlass dead-letters get {run}",
-    Explanation.CIRCUIT_OPEN: "windlass circuits list",
-    Explanation.PAUSED: "windlass resume {id}",
-}
 _US: Final = 1_000_000
 
 
@@ -43,9 +28,6 @@ def explanation_of(
         explanation.blockers.insert(0, _in_queue(place, now))
         if told is None:
             _add_time(explanation, place, now - micros_of(execution.create_time))
-    for blocker in explanation.blockers:
-        command = _COMMANDS.get(blocker.kind, "")
-        setattr(blocker, "try", command.format(id=execution.id, run=blocker.run_id))
     _put_shares(explanation)
     explanation.text = "\n".join(_lines(execution, explanation, now))
     return explanation
@@ -54,6 +36,7 @@ def explanation_of(
 def _in_queue(place: GetQueuePlaceResponse, now: int) -> Explanation.Blocker:
     blocker = Explanation.Blocker(kind=_queue_cause(place), since_time=place.enqueue_time)
     if blocker.kind == Explanation.QUEUED_FOR_SLOT:
+        setattr(blocker, "try", "windlass list --filter 'state = RUNNING'")
         holders = f", by {', '.join(place.holders)}" if place.holders else ""
         blocker.message = (
             f"{place.slots_taken} of {place.slots_max} slots of the workspace are taken{holders};"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from services.coordinator.core.events import ApprovalDecided
 from services.coordinator.core.values import ApprovalChoice, ApprovalState, Instant
 
-_ROLE = "role:"
+ROLE = "role:"
 
 
 @dataclass(slots=True, eq=False)
@@ -48,4 +48,4 @@ class Approval:
 def may_decide(assignees: Sequence[str], title: str, role: str) -> bool:
     if not assignees:
         return True
-    return f"{_ROLE}{role}" in assignees or (title in assignees and not title.startswith(_ROLE))
+    return f"{ROLE}{role}" in assignees or (title in assignees and not title.startswith(ROLE))

@@ -68,6 +68,10 @@ class Blocker(NamedTuple):
     until: Instant = 0
     # The run that it is about.
     run: Run | None = None
+    # Set if it is a wait.
+    wait: Wait | None = None
+    # Of the circuit that is open.
+    target: str = ""
 
 
 class Stopwatch:
@@ -125,10 +129,11 @@ def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Conta
     for work in execution.backoffs.values():
         yield Blocker(Cause.BACKOFF, work, since.get(work.key, 0), _due(work), work.run)
     for hold in execution.held_back.values():
-        yield Blocker(Cause.CIRCUIT_OPEN, hold.work, hold.since, hold.until)
+        yield Blocker(Cause.CIRCUIT_OPEN, hold.work, hold.since, hold.until, hold.work.run, target=hold.target)
     for wait in execution.waits.values():
-        key = wait.work.key
-        yield Blocker(CAUSES[wait.kind], wait.work, since.get(key, execution.start_time), wait.due, wait.work.run)
+        began = since.get(wait.work.key, execution.start_time)
+        due = wait.due if wait.child is None else wait.child.deadline
+        yield Blocker(CAUSES[wait.kind], wait.work, began, due, wait.work.run, wait)
 
 
 def _cause_of(execution: Execution, *, is_lost: bool) -> tuple[Cause, Instant]:

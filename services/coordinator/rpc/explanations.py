@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.chassis.grpc.timestamps import put_micros
+from services.coordinator.app.blocker_texts import BlockerText
 from services.coordinator.app.explainer import Explained
 from services.coordinator.core.explaining import Blocker
 from services.coordinator.rpc.public_executions import put_time
@@ -11,17 +12,18 @@ from windlass.api.v1 import resources_pb2 as api
 
 def explanation_of(explained: Explained) -> api.Explanation:
     explanation = api.Explanation()
-    for blocker, sentence in explained.blockers:
-        _fill(explanation.blockers.add(), explained.execution_id, blocker, sentence)
+    for blocker, text in explained.blockers:
+        _fill(explanation.blockers.add(), explained.execution_id, blocker, text)
     for cause, span in explained.spent.items():
         share = explanation.time_split.add(cause=api.Explanation.Cause.Value(cause.value))
         put_micros(share.duration, span)
     return explanation
 
 
-def _fill(shown: api.Explanation.Blocker, execution_id: str, blocker: Blocker, sentence: str) -> None:
+def _fill(shown: api.Explanation.Blocker, execution_id: str, blocker: Blocker, text: BlockerText) -> None:
     shown.kind = api.Explanation.Cause.Value(blocker.cause.value)
-    shown.message = sentence
+    shown.message = text.sentence
+    setattr(shown, "try", text.command)
     if blocker.work is not None:
         shown.node = blocker.work.node.id
     if blocker.run is not None:

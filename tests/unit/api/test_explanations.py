@@ -56,13 +56,14 @@ def test_shares_add_up_to_one_and_the_largest_comes_first():
     assert abs(sum(each.share for each in found.time_split) - 1) < 1e-9
 
 
-def test_a_blocker_comes_with_its_times_and_with_a_command():
+def test_a_blocker_comes_with_its_times_and_with_the_command_of_its_coordinator():
     explanation = told(RUNNING=1)
-    blocker = explanation.blockers.add(kind=Explanation.BACKOFF, node="a", message="a failed and is tried again")
+    more = {"node": "a", "message": "a failed and is tried again", "try": "windlass runs e1"}
+    blocker = explanation.blockers.add(kind=Explanation.BACKOFF, **more)
     blocker.since_time.seconds, blocker.until_time.seconds = NOW - 300, NOW
     found = explain(explanation)
-    assert getattr(found.blockers[0], "try") == "windlass runs e1"
-    assert "BACKOFF (for 5 min, until 2027-01-15T08:00:00Z): a failed and is tried again" in found.text
+    line = "BACKOFF (for 5 min, until 2027-01-15T08:00:00Z): a failed and is tried again"
+    assert f"  {line}\n    try: windlass runs e1\n" in found.text
 
 
 def test_an_execution_that_has_ended_says_why_and_where_its_time_went():
