@@ -62,6 +62,8 @@ class JournalJudge:
         self._is_final = False
         self._is_paused = False
         self._resolutions: set[int] = set()
+        # Runs that a person has set apart, and whose failure follows.
+        self._set_apart: set[int] = set()
         self.grants: list[AuditedGrant] = []
 
     def judge(self, records: Sequence[Stored]) -> None:
@@ -117,6 +119,8 @@ class JournalJudge:
                 self._held_back.add(event.key)
             case ev.WorkLetThrough():
                 self._let_through(event, where)
+            case ev.RunQuarantined():
+                self._set_apart.add(event.run)
             case ev.WaitStarted():
                 self._starts(event.key, where)
                 self._wakes[event.key] = event.due_time
@@ -199,7 +203,12 @@ class JournalJudge:
     def _run_ended(self, event: LeaseEnd, where: str) -> None:
         key, lease = event.key, self._free(event.key, event.run)
         self._nodes[event.run] = key.node
-        if lease is None and isinstance(event, ev.RunSucceeded) and key.node in self._fixed:
+        if event.run in self._set_apart:
+            # It may have had no runner, and may have failed before with another attempt to come.
+            self._set_apart.discard(event.run)
+            self._held_back.discard(key)
+            self._retries.pop(key, None)
+        elif lease is None and isinstance(event, ev.RunSucceeded) and key.node in self._fixed:
             self._fixed.discard(key.node)
         elif lease is None and (self._is_of_control(event) or key in self._held_back):
             # It fails while it is held back, when its retry budget is over.

@@ -196,6 +196,45 @@ async def test_run_is_set_aside_by_hand(letters: Letters) -> None:
     )
 
 
+@pytest.mark.parametrize("workflow", ["left", "tried"])
+async def test_work_that_no_runner_has_is_set_aside_by_hand(letters: Letters, workflow: str) -> None:
+    """The work was handed to somebody else, or awaits its next attempt."""
+    retry = {"attempts": 9, "initialDelay": "10m", "factor": 1, "maxDelay": "10m"}
+    await letters.client.apply("left", [{"id": "a", "module": "test.leaves@1"}])
+    tried = {"id": "a", "module": "fail@1", "config": {"type": "TRANSIENT", "message": "busy"}, "retry": retry}
+    await letters.client.apply("tried", [tried])
+    execution = await letters.client.start(workflow)
+
+    async def is_waiting() -> bool:
+        return (await letters.client.get(execution.id)).state == Execution.WAITING
+
+    await eventually(is_waiting, 20.0, "the execution to wait")
+    request = pb.QuarantineRunRequest(run_id=f"{execution.id}.1", notes="not needed")
+    letter = (await letters.client.call(letters.stub.QuarantineRun, request)).dead_letter
+    assert (letter.id, letter.reason, letter.error.type) == (request.run_id, DeadLetter.MANUAL, "QUARANTINED")
+    assert letter.error.message.startswith("not needed")
+    assert letter.error.message.endswith(": busy") == (workflow == "tried")
+    ended = await letters.client.end_of(execution.id)
+    assert (ended.state, ended.error.type) == (Execution.FAILED, "QUARANTINED")
+    assert len(await letters.client.runs_of(execution.id)) == 1
+
+
+async def test_a_control_node_that_waits_is_not_set_aside(letters: Letters) -> None:
+    await letters.client.apply("go", [{"id": "go", "module": "wait_signal@1", "config": {"signal": "go"}}])
+    execution = await letters.client.start("go")
+
+    async def refusal() -> str:
+        request = pb.QuarantineRunRequest(run_id=f"{execution.id}.1")
+        return await refused(letters.client.call(letters.stub.QuarantineRun, request))
+
+    async def is_waiting() -> bool:
+        return (await letters.client.get(execution.id)).state == Execution.WAITING
+
+    await eventually(is_waiting, 20.0, "the execution to wait")
+    assert await refusal() == "RUN_IS_WAITING"
+    await letters.client.cancel(execution.id)
+
+
 async def given_up(stack: Stack, client: Client, workflow: str) -> resources_pb2.Execution:
     """An execution that no coordinator could begin."""
     blocker = await client.start("waits")

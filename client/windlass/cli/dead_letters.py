@@ -190,7 +190,7 @@ def quarantine(
     notes: NotesOption = "",
     output_form: OutputForm = "table",
 ) -> None:
-    """Set the work of a run aside that is under way."""
+    """Set the work of a run aside that is under way, or that is to be tried again."""
     show(api.call(messages.QuarantineRunRequest(run_id=run_id, notes=notes)).dead_letter, output_form, _show_line)
 
 

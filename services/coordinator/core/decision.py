@@ -35,6 +35,8 @@ class RefusalReason(StrEnum):
     RUN_NOT_FOUND = "RUN_NOT_FOUND"
     # The run is over: its work is not tried again, and its completion token is void.
     RUN_ENDED = "RUN_ENDED"
+    # A control node waits under this run, so there is no work of a runner to be set apart.
+    RUN_IS_WAITING = "RUN_IS_WAITING"
     NOT_READY = "NOT_READY"
     ALREADY_STARTED = "ALREADY_STARTED"
     NOT_STARTED = "NOT_STARTED"

@@ -2,7 +2,16 @@
 
 import pytest
 
-from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportFailure, ReportSuccess, Requeue
+from services.coordinator.core.commands import (
+    CompleteRun,
+    Discard,
+    MarkFixed,
+    Quarantine,
+    ReportDeferred,
+    ReportFailure,
+    ReportSuccess,
+    Requeue,
+)
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking
 from services.coordinator.core.events import DeadLetterResolved
@@ -10,7 +19,7 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.results import RECORDED_BYTES_MAX
 from services.coordinator.core.summary import summary
 from services.coordinator.core.values import BrokenInvariant, DeadLetterResolution, Error, ErrorClass
-from tests.support.story import begun, chain, edge, fields, names, node, started, the_event
+from tests.support.story import SECOND, begun, chain, edge, fields, names, node, started, the_event
 
 RESOLUTIONS = [Requeue, MarkFixed, Discard]
 
@@ -252,10 +261,101 @@ def test_a_run_that_is_set_apart_fails_for_good():
 
 
 @pytest.mark.parametrize(("run", "reason"), [(0, "RUN_NOT_FOUND"), (9, "RUN_NOT_FOUND"), (1, "RUN_ENDED")])
-def test_only_a_run_that_is_under_way_is_set_apart(run, reason):
+def test_only_a_run_whose_work_is_to_be_done_is_set_apart(run, reason):
     story = started(node("a"), node("b"))
     story.do("a")
     assert story.when(Quarantine("q", "ann", run)).refusal.reason == reason
+
+
+def test_an_earlier_run_of_work_that_is_under_way_again_is_over():
+    story = begun(node("a", retry={"attempts": 5}))
+    story.fail("a", ErrorClass.TRANSIENT)
+    story.wake()
+    story.assign("a")
+    assert story.when(Quarantine("q", "ann", 1)).refusal.reason is RefusalReason.RUN_ENDED
+
+
+def test_a_control_node_that_waits_has_a_refusal_of_its_own():
+    story = started(node("go", "wait_signal@1", config={"signal": "go"}))
+    assert story.when(Quarantine("q", "ann", 1)).refusal.reason is RefusalReason.RUN_IS_WAITING
+
+
+def deferred_run():
+    story = begun(node("a"), node("b"))
+    story.when(ReportDeferred(1, story.run("a").epoch, cost_tokens=5))
+    return story
+
+
+def run_in_backoff():
+    story = begun(node("a", retry={"attempts": 5}), node("b"))
+    story.when(ReportFailure(1, story.run("a").epoch, Error(ErrorClass.TRANSIENT, "BUSY", "no"), 0.5, cost_tokens=5))
+    return story
+
+
+def run_before_the_next():
+    """The backoff is over, and no runner has the work yet."""
+    story = run_in_backoff()
+    story.wake()
+    return story
+
+
+def run_held_back():
+    story = begun(node("a"), node("b"))
+    story.hold_back("a", "crm", story.now + 30 * SECOND)
+    return story
+
+
+def run_handed_back():
+    story = begun(node("a"), node("b"))
+    story.release("a")
+    return story
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "cost_tokens"),
+    [
+        (deferred_run, "it hangs", 5),
+        (run_in_backoff, "it hangs; its last attempt failed: BUSY: no", 5),
+        (run_before_the_next, "it hangs; its last attempt failed: BUSY: no", 5),
+        (run_held_back, "it hangs", 0),
+        (run_handed_back, "it hangs", 0),
+    ],
+)
+def test_work_that_no_runner_has_is_set_apart(given, message, cost_tokens):
+    story = given()
+    decision = story.when(Quarantine("q", "ann", 1, "it hangs"))
+    assert names(decision) == ["RunQuarantined", "RunFailed"]
+    run = story.run("a")
+    assert (letters(story), run.state.value, run.error.message) == ({1: ("MANUAL", "PENDING")}, "DLQ", message)
+    assert (story.effects, run.cost_tokens, story.execution.cost_tokens) == ([], cost_tokens, cost_tokens)
+    assert not story.execution.next_wake(), "no timer of it is left"
+    again = story.when(Quarantine("q2", "bob", 1))
+    assert (again.events, again.refusal) == ([], None)
+    story.succeed("b")
+    assert story.state == "FAILED"
+    story.give(Requeue, 1)
+    story.do("a")
+    assert story.state == "SUCCESS"
+
+
+def test_a_token_of_work_that_was_set_apart_is_void():
+    story = deferred_run()
+    story.when(Quarantine("q", "ann", 1))
+    assert story.when(CompleteRun("m", "", 1, b"{}")).refusal.reason is RefusalReason.RUN_ENDED
+
+
+def test_a_failure_that_its_runner_reports_twice_is_no_late_report_after_the_work_was_set_apart():
+    story = run_in_backoff()
+    story.when(Quarantine("q", "ann", 1))
+    again = story.when(ReportFailure(1, story.run("a").epoch, Error(ErrorClass.TRANSIENT, "BUSY", "no"), 0.5))
+    assert (again.events, again.refusal) == ([], None)
+
+
+def test_held_work_that_was_set_apart_in_its_backoff_waits_for_a_person():
+    story = begun(node("a", retry={"attempts": 5}), onFailure="HOLD")
+    story.fail("a", ErrorClass.TRANSIENT)
+    assert names(story.when(Quarantine("q", "ann", 1))) == ["RunQuarantined", "RunFailed", "WaitStarted"]
+    assert story.state == "WAITING"
 
 
 def test_nothing_is_set_apart_after_the_end():

@@ -68,7 +68,7 @@ BOOKKEEPING: Mapping[type[ev.Event], Callable[[Execution, Any], None]] = {
     ev.ExecutionResumed: pausing.execution_resumed,
     ev.ExecutionReopened: reopening.execution_reopened,
     ev.DeadLetterResolved: dead_letters.dead_letter_resolved,
-    ev.RunQuarantined: answers.run_quarantined,
+    ev.RunQuarantined: dead_letters.run_quarantined,
     ev.CommandRefused: answers.command_refused,
 }
 assert BOOKKEEPING.keys() == set(get_args(ev.Event)), "an event has no bookkeeping"

@@ -27,7 +27,3 @@ def remember(execution: Execution, message_id: str, answer: Answer = TOOK_EFFECT
 
 def command_refused(execution: Execution, event: ev.CommandRefused) -> None:
     remember(execution, event.message_id, Answer(event.reason, event.message))
-
-
-def run_quarantined(execution: Execution, event: ev.RunQuarantined) -> None:
-    remember(execution, event.message_id)

@@ -3,16 +3,20 @@
 Each dead letter is resolved once. The same resolution again changes nothing; another one is refused.
 """
 
+from services.coordinator.core import results
 from services.coordinator.core.answers import answered_once, ended
 from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportOfEnd, Requeue
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
-from services.coordinator.core.events import NOTHING_FOLLOWS, RunQuarantined
+from services.coordinator.core.events import NOTHING_FOLLOWS, RunQuarantined, WaitKind
 from services.coordinator.core.graph import Outcome, judge
 from services.coordinator.core.handlers.reopening import reopen, resolve, with_what_was_left
 from services.coordinator.core.reopening import is_held
-from services.coordinator.core.state import DeadLetter, Execution
+from services.coordinator.core.state import DeadLetter, Execution, Run, WorkState
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import DeadLetterResolution, Error, ErrorClass, FailureReason
+
+# No runner has the work, and it is still to be done.
+_TO_COME = (WorkState.READY, WorkState.BACKOFF, WorkState.HELD_BACK)
 
 
 @answered_once
@@ -80,11 +84,48 @@ def quarantine(turn: Turn, command: Quarantine) -> CommandRefusal | None:
         return CommandRefusal(RefusalReason.RUN_NOT_FOUND, f"there is no run {command.run}")
     if command.run in execution.dead_letters:
         return None
-    run = execution.live.get(command.run)
-    if run is None:
-        return CommandRefusal(RefusalReason.RUN_ENDED, f"run {command.run} is not under way")
+    run = execution.runs[command.run - 1]
+    is_live = command.run in execution.live
+    if not is_live and (refusal := _not_to_come(execution, run)) is not None:
+        return refusal
     turn.emit(RunQuarantined(turn.now, run.work.key, run.number, command.message_id, command.caller, command.notes))
-    error = Error(ErrorClass.PERMANENT, "QUARANTINED", command.notes or f"set apart by {command.caller}")
-    report = ReportOfEnd(run.number, run.epoch, start_time=run.start_time, end_time=turn.now)
-    turn.fail_run(run.work, report, error, is_reported=False, reason=FailureReason.MANUAL)
+    # Nobody has to stop a run that its runner has reported.
+    turn.fail_run(
+        run.work, _report_of(turn, run), _error(run, command), is_reported=run.is_answered, reason=FailureReason.MANUAL
+    )
     return None
+
+
+def _not_to_come(execution: Execution, run: Run) -> CommandRefusal | None:
+    """The refusal for a run that no runner has, unless its work is still to be done: it was deferred, awaits its next
+    attempt or a runner, or is held back by a circuit."""
+    work = run.work
+    wait = execution.waits.get(work.key)
+    if work.run is run and wait is not None and wait.kind is not WaitKind.OUTSIDE:
+        message = (
+            f"run {run.number} waits, and no runner has a part in it; cancel the execution, or end what it waits for"
+        )
+        return CommandRefusal(RefusalReason.RUN_IS_WAITING, message)
+    if work.run is run and (wait is not None or work.state in _TO_COME):
+        return None
+    return CommandRefusal(RefusalReason.RUN_ENDED, f"run {run.number} is over, and nothing follows from it any more")
+
+
+def _error(run: Run, command: Quarantine) -> Error:
+    """With the error of the attempt before, if the run has one."""
+    message = command.notes or f"set apart by {command.caller}"
+    before = f"; its last attempt failed: {run.error.type}: {run.error.message}" if run.error is not None else ""
+    return Error(ErrorClass.PERMANENT, "QUARANTINED", (message + before)[: results.ERROR_MESSAGE_MAX])
+
+
+def _report_of(turn: Turn, run: Run) -> ReportOfEnd:
+    """What is known of the run stays."""
+    return ReportOfEnd(
+        run.number,
+        run.epoch,
+        start_time=run.start_time,
+        end_time=run.end_time or turn.now,
+        inputs_hash=run.inputs_hash,
+        config_hash=run.config_hash,
+        cost_tokens=run.cost_tokens,
+    )

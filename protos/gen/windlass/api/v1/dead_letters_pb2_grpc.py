@@ -148,8 +148,10 @@ class DeadLetterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def QuarantineRun(self, request, context):
-        """The work of a run that is under way fails for good, with the reason MANUAL. Its runner is told to stop.
-        NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when the run is over.
+        """The work of a run fails for good, with the reason MANUAL. If a runner has it, the runner is told to stop. It may also
+        have been handed to somebody else, whose token becomes void, or await its next attempt, a runner or the circuit of its
+        target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more, or
+        RUN_IS_WAITING when it is that of a control node which waits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,8 +48,10 @@ class DeadLetterServiceStub:
     what is resolved does not match any more. With `dry_run` it only counts.
     """
     QuarantineRun: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.QuarantineRunRequest, _dead_letters_pb2.QuarantineRunResponse]
-    """The work of a run that is under way fails for good, with the reason MANUAL. Its runner is told to stop.
-    NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when the run is over.
+    """The work of a run fails for good, with the reason MANUAL. If a runner has it, the runner is told to stop. It may also
+    have been handed to somebody else, whose token becomes void, or await its next attempt, a runner or the circuit of its
+    target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more, or
+    RUN_IS_WAITING when it is that of a control node which waits.
     """
 
 class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -134,8 +136,10 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dead_letters_pb2.QuarantineRunRequest,
         context: _aio.ServicerContext[_dead_letters_pb2.QuarantineRunRequest, _abc.Awaitable[_dead_letters_pb2.QuarantineRunResponse]],
     ) -> _abc.Awaitable[_dead_letters_pb2.QuarantineRunResponse]:
-        """The work of a run that is under way fails for good, with the reason MANUAL. Its runner is told to stop.
-        NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when the run is over.
+        """The work of a run fails for good, with the reason MANUAL. If a runner has it, the runner is told to stop. It may also
+        have been handed to somebody else, whose token becomes void, or await its next attempt, a runner or the circuit of its
+        target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more, or
+        RUN_IS_WAITING when it is that of a control node which waits.
         """
 
 def add_DeadLetterServiceServicer_to_server(servicer: DeadLetterServiceServicer, server: _aio.Server) -> None: ...

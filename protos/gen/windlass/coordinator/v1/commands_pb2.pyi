@@ -353,7 +353,9 @@ class ExecutionCommand(_message.Message):
 
     @_typing.final
     class Quarantine(_message.Message):
-        """The work of this run, which is under way, fails for good. Refused with RUN_NOT_FOUND or RUN_ENDED."""
+        """The work of this run fails for good. A runner has it, or it is the newest run of work that is still to be done. Refused
+        with RUN_NOT_FOUND, RUN_ENDED, or RUN_IS_WAITING when it is that of a control node which waits.
+        """
 
         DESCRIPTOR: _descriptor.Descriptor
 
