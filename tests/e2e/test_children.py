@@ -12,7 +12,8 @@ from tests.support.api import Client, new_workspace
 from tests.support.command_line import windlass
 from tests.support.probe import eventually
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
+from windlass.api.v1 import dead_letters_pb2, executions_pb2, resources_pb2, workflows_pb2
+from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from windlass.definition.limits import CHILD_DEPTH_MAX
 
 Execution = resources_pb2.Execution
@@ -283,6 +284,86 @@ async def test_a_retry_of_the_parent_starts_another_child(client: Client) -> Non
 
 async def is_over(client: Client, execution_id: str) -> bool:
     return (await client.get(execution_id)).state == Execution.SUCCESS
+
+
+CHECK = {"id": "check", "module": "test.check@1", "inputs": {"n": "{{ input.n }}"}}
+AFTER = {"id": "after", "module": "transform@1", "inputs": {"n": "{{ nodes.child.output.check.n }}"}}
+
+
+async def retry(client: Client, execution: Execution, **overrides: Any) -> None:
+    request = executions_pb2.RetryExecutionRequest(execution_id=execution.id)
+    request.input_overrides.update(overrides)
+    await client.call(client.executions.RetryExecution, request)
+
+
+async def letter_of(shared_stack: Stack, client: Client, execution: Execution) -> dead_letters_pb2.DeadLetter:
+    """Its only dead letter, once it has one."""
+    stub: Any = DeadLetterServiceStub(shared_stack.channel())
+    request = dead_letters_pb2.ListDeadLettersRequest(filter=f'execution_id = "{execution.id}"')
+
+    async def found() -> Any:
+        return (await client.call(stub.ListDeadLetters, request)).dead_letters
+
+    (letter,) = await eventually(found, 20.0, "the dead letter")
+    return letter  # type: ignore[no-any-return]
+
+
+async def test_a_child_that_is_held_and_requeued_ends_the_wait_of_its_parent(
+    shared_stack: Stack, client: Client
+) -> None:
+    await client.apply("held-child", [CHECK], onFailure="HOLD")
+    nodes = [sub("held-child", inputs={"n": -1}), AFTER]
+    await client.apply("waits-for-held", nodes, edges=[{"from": "child", "to": "after"}])
+    execution = await client.start("waits-for-held")
+    child = await child_in(client, execution, Execution.WAITING)
+    letter = await letter_of(shared_stack, client, child)
+    stub: Any = DeadLetterServiceStub(shared_stack.channel())
+    request = dead_letters_pb2.RequeueDeadLetterRequest(dead_letter_id=letter.id)
+    request.input_overrides.update({"n": 7})
+    await client.call(stub.RequeueDeadLetter, request)
+    ended = await client.end_of(execution.id)
+    output: Any = ended.output
+    assert (ended.state, output["after"]) == (Execution.SUCCESS, {"n": 7})
+
+
+async def test_a_held_parent_goes_on_when_its_child_is_retried_and_succeeds(
+    shared_stack: Stack, client: Client
+) -> None:
+    await client.apply("checked", [CHECK])
+    nodes = [sub("checked", inputs={"n": -1}), AFTER]
+    await client.apply("held-parent", nodes, edges=[{"from": "child", "to": "after"}], onFailure="HOLD")
+    execution = await client.start("held-parent")
+    child = await child_in(client, execution, Execution.FAILED)
+    pending = await letter_of(shared_stack, client, execution)
+    assert pending.resolution == dead_letters_pb2.DeadLetter.PENDING
+    await retry(client, child, check={"n": 7})
+    ended = await client.end_of(execution.id)
+    output: Any = ended.output
+    assert (ended.state, output["after"]) == (Execution.SUCCESS, {"n": 7})
+    letter = await letter_of(shared_stack, client, execution)
+    assert (letter.resolution, letter.reviewer) == (dead_letters_pb2.DeadLetter.FIXED, f"execution {child.id}")
+    assert len(await children_of(client, execution)) == 1
+
+
+async def test_a_retried_child_changes_nothing_in_a_parent_whose_node_has_failed(
+    shared_stack: Stack, client: Client
+) -> None:
+    """Another branch of the parent is still under way when the child succeeds."""
+    await client.apply("checked", [CHECK])
+    go = {"id": "go", "module": "wait_signal@1", "config": {"signal": "go"}}
+    edges = [{"from": "child", "to": "after"}]
+    await client.apply("two-branches", [sub("checked", inputs={"n": -1}), AFTER, go], edges=edges)
+    execution = await client.start("two-branches")
+    child = await child_in(client, execution, Execution.FAILED)
+    await letter_of(shared_stack, client, execution)
+    await retry(client, child, check={"n": 7})
+    await eventually(lambda: is_over(client, child.id), 20.0, "the second end of the child")
+    request = executions_pb2.SignalExecutionRequest(execution_id=execution.id, signal="go")
+    await client.call(client.executions.SignalExecution, request)
+    ended = await client.end_of(execution.id)
+    assert (ended.state, list(ended.summary.blocked)) == (Execution.FAILED, ["after"])
+    letter = await letter_of(shared_stack, client, execution)
+    assert letter.resolution == dead_letters_pb2.DeadLetter.PENDING, "a person may still mark it as fixed"
 
 
 async def test_an_end_that_the_parent_does_not_wait_for_changes_nothing(client: Client) -> None:

@@ -91,10 +91,11 @@ class Requeue(AfterEndCommand):
 
 @dataclass(slots=True)
 class MarkFixed(AfterEndCommand):
-    """A person has done the work of a dead letter: its node succeeded with this output, and no run is needed."""
+    """A person has done the work of a dead letter: its node succeeded with this output, and no run is needed. The core
+    gives itself this command when the child of a held node has succeeded after all."""
 
     run: int
-    output: bytes
+    output: Value
     notes: str = ""
 
 

@@ -119,6 +119,8 @@ class Work:
     # The inputs and the config as a runner rendered them for one that does not render.
     rendered: Value | None = None
     output: Value | None = None
+    # The newest execution that it has started.
+    child_execution_id: str = ""
     # The loop that it is an item of.
     loop: "WorkLoop | None" = None
 

@@ -475,6 +475,55 @@ def test_a_node_whose_child_failed_may_be_held_for_a_person():
     story = waiting(onFailure="HOLD")
     story.when(failed(story))
     assert (story.state, story.states["bill"], len(story.execution.runs)) == ("WAITING", "WAITING", 1)
-    assert story.when(ended(story)).events == [], "it waits for a person, and not for the child"
     assert "ExecutionFinished" in names(story.give(Discard, 1, message_id="m1"))
     assert story.execution.error.type == "CARD_DECLINED"
+
+
+def held(*more: Document, edges: list[Document] | None = None) -> Story:
+    """The child of the node `bill` has failed in run 1, and `after` waits for it."""
+    story = waiting(billing(), node("after"), *more, edges=[*chain("bill", "after"), *(edges or [])], onFailure="HOLD")
+    story.when(failed(story))
+    return story
+
+
+def test_a_held_node_goes_on_when_its_child_is_done_again_and_succeeds():
+    story = held()
+    decision = story.again().when(ended(story))
+    assert names(decision) == ["ExecutionReopened", "DeadLetterResolved", "RunSucceeded"]
+    assert names(story.when(ended(story))) == names(decision)
+    letter = story.execution.dead_letters[1]
+    assert (letter.resolution.value, letter.reviewer) == ("FIXED", f"execution {child(story)}")
+    assert (story.ready, story.work("bill").output) == (["after"], b'{"paid":7}')
+    assert story.when(ended(story)).events == [], "a repetition"
+    story.do("after")
+    assert story.state == "SUCCESS"
+
+
+def test_nothing_else_is_done_again_when_the_child_of_a_held_node_succeeds():
+    """The node `any` was let in by another edge and is under way."""
+    story = held(node("other"), node("any", join="ANY"), edges=[*chain("bill", "any"), *chain("other", "any")])
+    story.do("other")
+    story.assign("any")
+    story.when(ended(story))
+    assert (story.ready, len(story.execution.live)) == (["after"], 1)
+    story.succeed("any")
+    story.do("after")
+    assert story.state == "SUCCESS"
+
+
+def test_a_held_node_whose_child_fails_again_still_waits_for_a_person():
+    story = held()
+    assert story.when(failed(story)).events == []
+    assert story.when(ended(story, b"{")).events == [], "no output of a node"
+    other = replace(ended(story), child_execution_id=EXECUTION_ID)
+    assert story.when(other).events == [], "a child of somebody else"
+    assert story.states["bill"] == "WAITING"
+
+
+def test_a_node_that_has_failed_does_not_wait_for_its_child_any_more():
+    """The workflow goes on with its other branches, and the failure of this one stands."""
+    story = waiting(billing(), node("other"))
+    story.when(failed(story))
+    assert story.when(ended(story)).events == []
+    story.do("other")
+    assert story.state == "FAILED"

@@ -34,6 +34,7 @@ def _child_requested(execution: Execution, event: ev.ChildRequested) -> None:
     )
     wait = execution.waits[event.key]
     wait.child = child
+    wait.work.child_execution_id = child.execution_id
     execution.children[child.execution_id] = wait
     execution.unstarted[child.execution_id] = child
     if not wait.work.first_time:

@@ -2,11 +2,29 @@
 
 News of a child that nobody waits for starts nothing: it is a repetition, or the wait ended first. It only settles what
 was owed to the child. Nothing is added to the journal of a final execution; the end of its lease settles the rest.
+
+A node whose child failed may be held for a person. If the child is then done again and succeeds, its output is that of
+the node, as if a person had given it.
 """
 
-from services.coordinator.core.commands import EndChild, NoteChildCancelTold, NoteChildStarted, RefuseChild, ReportOfEnd
+from services.coordinator.core.commands import (
+    EndChild,
+    MarkFixed,
+    NoteChildCancelTold,
+    NoteChildStarted,
+    RefuseChild,
+    ReportOfEnd,
+)
 from services.coordinator.core.decision import CommandRefusal
-from services.coordinator.core.events import ChildCancelTold, ChildRefused, ChildStarted, WaitEnded, WaitOutcome
+from services.coordinator.core.events import (
+    ChildCancelTold,
+    ChildRefused,
+    ChildStarted,
+    WaitEnded,
+    WaitKind,
+    WaitOutcome,
+)
+from services.coordinator.core.handlers.reopening import fix_held
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, fault_of
 from services.coordinator.core.state import ChildExecution, Wait
 from services.coordinator.core.turn import Turn
@@ -46,6 +64,7 @@ def note_child_cancel_told(turn: Turn, command: NoteChildCancelTold) -> CommandR
 def end_child(turn: Turn, command: EndChild) -> CommandRefusal | None:
     wait = turn.execution.children.get(command.child_execution_id)
     if wait is None:
+        _fix_held(turn, command)
         return None
     error = _error_of(wait, command)
     run = _end_wait(turn, wait)
@@ -57,6 +76,17 @@ def end_child(turn: Turn, command: EndChild) -> CommandRefusal | None:
         report = ReportOfEnd(run, 0, start_time=start_time, end_time=turn.now)
         turn.fail_run(wait.work, report, error, random=command.random)
     return None
+
+
+def _fix_held(turn: Turn, command: EndChild) -> None:
+    child_id, output = command.child_execution_id, command.output
+    if output is None or fault_of(output, "") is not None:
+        return
+    for wait in list(turn.execution.waits.values()):
+        run = wait.work.run
+        if wait.kind is WaitKind.PERSON and wait.work.child_execution_id == child_id and run is not None:
+            by = f"execution {child_id}"
+            fix_held(turn, MarkFixed(by, by, run.number, output, "it was done again, and has succeeded"))
 
 
 def _error_of(wait: Wait, command: EndChild) -> Error | None:

@@ -9,7 +9,7 @@ from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, R
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, RunQuarantined, WaitKind
 from services.coordinator.core.graph import Outcome, judge
-from services.coordinator.core.handlers.reopening import reopen, resolve, with_what_was_left
+from services.coordinator.core.handlers.reopening import fix, reopen, resolve, with_what_was_left
 from services.coordinator.core.reopening import is_held
 from services.coordinator.core.state import DeadLetter, Execution, Run, WorkState
 from services.coordinator.core.turn import Turn
@@ -45,8 +45,7 @@ def mark_fixed(turn: Turn, command: MarkFixed) -> CommandRefusal | None:
     chosen = with_what_was_left(turn.execution, node_id)
     refusal = reopen(turn, command, chosen, {}, notes=command.notes, fixed=node_id)
     if refusal is None:
-        resolve(turn, command, command.run, DeadLetterResolution.FIXED, command.notes)
-        turn.succeed(turn.execution.current[node_id], command.output)
+        fix(turn, command, node_id)
     return refusal
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from services.coordinator.core.answers import answered_once
-from services.coordinator.core.commands import AfterEndCommand, Retry
+from services.coordinator.core.commands import AfterEndCommand, MarkFixed, Retry
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, DeadLetterResolved, ExecutionReopened
 from services.coordinator.core.reopening import (
@@ -45,6 +45,31 @@ def reopen(
     node_ids = closure(execution, chosen)
     if (refusal := _unfit(execution, node_ids, overrides)) is not None:
         return refusal
+    _reopen(turn, command, node_ids, overrides, fixed)
+    for number, letter in execution.dead_letters.items():
+        node_id = letter.run.work.node.id
+        if letter.resolution is DeadLetterResolution.PENDING and node_id in node_ids and node_id != fixed:
+            resolve(turn, command, number, DeadLetterResolution.REQUEUED, notes)
+    return None
+
+
+def fix_held(turn: Turn, command: MarkFixed) -> None:
+    """The work of this dead letter is held for a person, and has an output now. Nothing has followed from its failure
+    yet, so nothing else is done again."""
+    node_id = turn.execution.dead_letters[command.run].run.work.node.id
+    _reopen(turn, command, [node_id], {}, fixed=node_id)
+    fix(turn, command, node_id)
+
+
+def fix(turn: Turn, command: MarkFixed, node_id: str) -> None:
+    resolve(turn, command, command.run, DeadLetterResolution.FIXED, command.notes)
+    turn.succeed(turn.execution.current[node_id], command.output)
+
+
+def _reopen(
+    turn: Turn, command: AfterEndCommand, node_ids: Collection[str], overrides: Mapping[str, bytes], fixed: str
+) -> None:
+    execution = turn.execution
     works = reopened_work(execution, node_ids, overrides)
     turn.emit(
         ExecutionReopened(
@@ -58,11 +83,6 @@ def reopen(
             consequences(execution, works, fixed),
         )
     )
-    for number, letter in execution.dead_letters.items():
-        node_id = letter.run.work.node.id
-        if letter.resolution is DeadLetterResolution.PENDING and node_id in node_ids and node_id != fixed:
-            resolve(turn, command, number, DeadLetterResolution.REQUEUED, notes)
-    return None
 
 
 def lease_of(execution: Execution, command: AfterEndCommand) -> tuple[int, str]:
