@@ -367,7 +367,7 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
         *(_DISPATCHER, "CLAIM"),
         sql_replaced("urgent DESC, q.order_time", "urgent DESC, q.priority DESC, q.order_time"),
     ),
-    "starts_with_slow_inputs": (_API, "FairLine.turn", taken_as("workspace", "''")),
+    "starts_with_slow_inputs": (_CHASSIS, "FairLine.turn", taken_as("workspace", "''")),
 }
 
 WAITS: Final = [

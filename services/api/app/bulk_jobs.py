@@ -9,17 +9,16 @@ from typing import Final, NamedTuple
 from services.api.app import ports, refusals
 from services.api.app.bulk_ports import BulkJobs
 from services.api.app.executions import Executions
-from services.api.app.fair_line import FairLine
 from services.api.app.identifiers import Identifiers
 from services.api.core.bulk_jobs import EXECUTIONS_MAX, BulkJob, BulkOrder, BulkState
-from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.identity.callers import Identity
 from services.chassis.process.clock import Clock
+from services.chassis.process.fair_line import FairLine, NoTurn
 
 SAMPLE: Final = 10
 # To count is to read a page of executions after the other.
 _COUNTS_AT_ONCE: Final = 2
-_COUNT_SECONDS: Final = 10.0
+COUNT_SECONDS: Final = 10.0
 # How long a caller that stops a job waits for its end.
 STOP_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 0.1
@@ -48,19 +47,22 @@ class BulkDesk:
 
     async def count(self, workspace: str, filter_: ports.Filter) -> Count:
         """The executions that match now."""
-        matched, sample, from_id = 0, list[ports.ExecutionView](), ""
         try:
-            async with self._counting.turn(workspace, _COUNT_SECONDS):
-                while matched <= EXECUTIONS_MAX:
-                    page = await self._executions.page(query(workspace, filter_, from_id))
-                    page = page[: ports.PAGE_SIZE_MAX]
-                    matched += len(page)
-                    sample += page[: SAMPLE - len(sample)]
-                    if len(page) < ports.PAGE_SIZE_MAX:
-                        break
-                    from_id = page[-1].id
-        except TimeoutError:
-            raise DependencyUnavailable("the count", "other counts are under way", retry_after=_COUNT_SECONDS) from None
+            async with self._counting.turn(workspace, COUNT_SECONDS):
+                return await self._counted(workspace, filter_)
+        except NoTurn:
+            raise refusals.counts_exceeded(COUNT_SECONDS) from None
+
+    async def _counted(self, workspace: str, filter_: ports.Filter) -> Count:
+        matched, sample, from_id = 0, list[ports.ExecutionView](), ""
+        while matched <= EXECUTIONS_MAX:
+            page = await self._executions.page(query(workspace, filter_, from_id))
+            page = page[: ports.PAGE_SIZE_MAX]
+            matched += len(page)
+            sample += page[: SAMPLE - len(sample)]
+            if len(page) < ports.PAGE_SIZE_MAX:
+                break
+            from_id = page[-1].id
         return Count(min(matched, EXECUTIONS_MAX), matched > EXECUTIONS_MAX, sample)
 
     async def find(self, workspace: str, job_id: str) -> BulkJob:

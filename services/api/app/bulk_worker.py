@@ -21,7 +21,6 @@ from weakref import WeakValueDictionary
 from services.api.app.bulk_jobs import query
 from services.api.app.bulk_ports import BulkCommands, BulkLeases, JobLost
 from services.api.app.executions import Executions
-from services.api.app.fair_line import FairLine
 from services.api.app.ports import PAGE_SIZE_MAX
 from services.api.core.bulk_jobs import (
     AWAY,
@@ -41,6 +40,7 @@ from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
+from services.chassis.process.fair_line import FairLine, NoTurn
 from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
@@ -235,7 +235,7 @@ class BulkWorker:
                 await self._commands.give(job, execution_id)
         except Refusal as refused:
             return BulkAnswer(execution_id, refused.reason, str(refused))
-        except (DependencyUnavailable, TimeoutError) as away:
+        except (DependencyUnavailable, NoTurn) as away:
             return BulkAnswer(execution_id, AWAY, str(away))
         return BulkAnswer(execution_id)
 

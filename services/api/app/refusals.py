@@ -198,6 +198,11 @@ def bulk_jobs_exceeded(workspace: str, jobs_max: int) -> Refusal:
     )
 
 
+def counts_exceeded(retry_after: float) -> Refusal:
+    message = "other counts are under way, of this workspace or of others; repeat it in a moment"
+    return Refusal("COUNTS_EXCEEDED", message, retry_after=retry_after)
+
+
 def bulk_request_id_reused(request_id: str, job_id: str) -> Refusal:
     metadata = {"request_id": request_id, "job": job_id, "try": f"windlass jobs show {quote(job_id)}"}
     return Refusal("REQUEST_ID_REUSED", "this request_id was used before with other content", metadata=metadata)

@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from services.api.app.fair_line import FairLine
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import Channel, ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, remote_error
 from services.chassis.identity.callers import caller
 from services.chassis.process.backoff import Backoff
+from services.chassis.process.fair_line import FairLine, NoTurn
 from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
@@ -85,7 +85,7 @@ class Replicas:
             try:
                 async with self._line.turn(caller().tenant, left):
                     return await method(self._channels.get(address))(request, timeout=min(TRY_SECONDS, left))
-            except TimeoutError:
+            except NoTurn:
                 # Too many calls of this workspace wait.
                 break
             except grpc.aio.AioRpcError as failure:

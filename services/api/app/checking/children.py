@@ -18,9 +18,9 @@ from typing import Final
 import orjson
 
 from services.api.app.checking.request import CheckRequest
-from services.api.app.fair_line import FairLine
 from services.chassis.grpc.errors import DependencyUnavailable, Violation
 from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
+from services.chassis.process.fair_line import FairLine, NoTurn
 
 TURN_SECONDS_MAX: Final = 5.0
 # The most expensive honest input (256 KiB of fractions against an enum of integers) took half a second, and a caller
@@ -136,7 +136,7 @@ class Checkers:
         try:
             async with self._line.turn(workspace, TURN_SECONDS_MAX), asyncio.timeout(SILENT_SECONDS_MAX):
                 return await self._answered(request.encoded())
-        except TimeoutError:
+        except (NoTurn, TimeoutError):
             raise DependencyUnavailable("the check of inputs", retry_after=_RETRY_SECONDS) from None
 
     async def _answered(self, request: bytes) -> tuple[bool, bytes]:

@@ -100,7 +100,8 @@ class ExecutionServiceStub:
     durable; it goes on whatever becomes of the caller and of any api, and each execution gets the command once. It acts
     on the executions that match when it begins, oldest first; what starts later is left alone. An execution that does
     not match any more when its turn comes gets the command nevertheless, and refuses it if it does not fit. With
-    `dry_run` nothing is done or recorded: the answer has the count and a sample.
+    `dry_run` nothing is done or recorded: the answer has the count and a sample. RESOURCE_EXHAUSTED COUNTS_EXCEEDED:
+    others were counting for 10 s.
 
     Idempotent by `request_id`: a repeat answers with the first job (`existing`), and other content under the same id is
     ALREADY_EXISTS REQUEST_ID_REUSED. RESOURCE_EXHAUSTED BULK_JOBS_EXCEEDED: three jobs of the workspace run already.
@@ -285,7 +286,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         durable; it goes on whatever becomes of the caller and of any api, and each execution gets the command once. It acts
         on the executions that match when it begins, oldest first; what starts later is left alone. An execution that does
         not match any more when its turn comes gets the command nevertheless, and refuses it if it does not fit. With
-        `dry_run` nothing is done or recorded: the answer has the count and a sample.
+        `dry_run` nothing is done or recorded: the answer has the count and a sample. RESOURCE_EXHAUSTED COUNTS_EXCEEDED:
+        others were counting for 10 s.
 
         Idempotent by `request_id`: a repeat answers with the first job (`existing`), and other content under the same id is
         ALREADY_EXISTS REQUEST_ID_REUSED. RESOURCE_EXHAUSTED BULK_JOBS_EXCEEDED: three jobs of the workspace run already.

@@ -16,6 +16,10 @@ from weakref import WeakValueDictionary
 WAITING_MAX: Final = 1_000
 
 
+class NoTurn(Exception):
+    """The turn did not come in time, or too many requests of the workspace wait for theirs."""
+
+
 class _Workspace:
     def __init__(self, places: int) -> None:
         self.turn = asyncio.Semaphore(places)
@@ -32,17 +36,19 @@ class FairLine:
         self._workspaces: WeakValueDictionary[str, _Workspace] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def turn(self, workspace: str, seconds: float) -> AsyncIterator[None]:
-        """Raises TimeoutError when the turn does not come within `seconds`, or too many of the workspace wait."""
+    async def turn(self, workspace: str, seconds: float | None) -> AsyncIterator[None]:
+        """Raises NoTurn when the turn does not come within `seconds` (None: it may take any time)."""
         own = self._workspaces.setdefault(workspace, _Workspace(self._places_of_each))
         if own.waiting >= WAITING_MAX:
-            raise TimeoutError
+            raise NoTurn(f"too many requests of {workspace} wait")
         async with AsyncExitStack() as held:
             own.waiting += 1
             try:
                 async with asyncio.timeout(seconds):
                     await held.enter_async_context(own.turn)
                     await held.enter_async_context(self._places)
+            except TimeoutError:
+                raise NoTurn(f"no turn came in {seconds} s") from None
             finally:
                 own.waiting -= 1
             yield

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from services.api.app import fair_line as line_module
-from services.api.app.fair_line import FairLine
+from services.chassis.process import fair_line as line_module
+from services.chassis.process.fair_line import FairLine, NoTurn
 
 LONG = 60.0
 
@@ -106,7 +106,7 @@ async def test_turn_that_comes_as_its_owner_gives_up_is_passed_on() -> None:
 async def test_wait_for_a_turn_has_an_end() -> None:
     line = FairLine(1)
     async with line.turn("a", LONG):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(NoTurn):
             async with line.turn("a", 0.0):
                 raise AssertionError("there is one place")
     async with line.turn("a", LONG):
@@ -118,7 +118,7 @@ async def test_line_of_a_workspace_has_a_limit(monkeypatch: pytest.MonkeyPatch) 
     guests = Guests(places=1)
     first, second = await guests.come("a0"), await guests.come("a1")
     third = await guests.come("a2")
-    with pytest.raises(TimeoutError):
+    with pytest.raises(NoTurn):
         await third
     other = await guests.come("b0")
     for name in ("a0", "b0", "a1"):
