@@ -36,6 +36,7 @@ from services.api.core.bulk_jobs import (
     reached,
 )
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
@@ -135,6 +136,8 @@ class BulkWorker:
                 log.info("leases of bulk jobs cannot be renewed now", error=str(away))
 
     async def _work(self, job: BulkJob) -> None:
+        # What the job asks of other services takes the places of its workspace (peers/replicas.py).
+        set_caller(Identity(CallerKind.MEMBER, f"job:{job.job_id}", job.workspace, title=job.caller))
         try:
             await self._carry_out(job)
         except JobLost:

@@ -62,12 +62,13 @@ _caller: ContextVar[Identity] = ContextVar("caller", default=ANONYMOUS)
 
 
 def caller() -> Identity:
-    """The caller of the RPC that this task serves."""
+    """The caller of the RPC that this task serves, or for whom it works in the background."""
     return _caller.get()
 
 
 def set_caller(identity: Identity) -> None:
-    """The guard calls this. Each RPC is a task with its own context, so that nothing has to be reset."""
+    """The guard calls this for each RPC, and work in the background for whoever has ordered it. Each is a task with its
+    own context, so that nothing has to be reset."""
     _caller.set(identity)
 
 
