@@ -69,7 +69,12 @@ _STOP = Composed(
 _TERM = seconds(bindparam("term", type_=Double))
 _FREE = (
     select(bulk_jobs.c.job_id)
-    .where(_RUNNING, or_(bulk_jobs.c.lease_time.is_(None), bulk_jobs.c.lease_time < func.now()))
+    .where(
+        _RUNNING,
+        or_(bulk_jobs.c.lease_time.is_(None), bulk_jobs.c.lease_time < func.now()),
+        # A newer api may have other actions, and works on such jobs itself.
+        bulk_jobs.c.action == any_(bindparam("actions", type_=ARRAY(Text))),
+    )
     .order_by(bulk_jobs.c.job_id)
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
@@ -199,7 +204,9 @@ class PostgresBulkJobs:
         return await self._database.transaction(work)
 
     async def claim(self, holder: uuid.UUID, term_seconds: float, limit: int) -> Sequence[BulkJob]:
-        rows = await self._database.fetch(*_CLAIM(claimant=holder, term=term_seconds, limit=limit))
+        known = [each.value for each in BulkAction]
+        claim = _CLAIM(claimant=holder, term=term_seconds, limit=limit, actions=known)
+        rows = await self._database.fetch(*claim)
         return [_job(row) for row in rows]
 
     async def renew(self, holder: uuid.UUID, job_ids: Sequence[str], term_seconds: float) -> None:

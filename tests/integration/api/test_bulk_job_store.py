@@ -115,6 +115,18 @@ async def test_a_job_has_one_holder_until_its_lease_ends(jobs: Jobs) -> None:
     assert await jobs.store.claim(ONE, LONG, 10) == []
 
 
+async def test_a_job_with_the_action_of_a_newer_version_is_left_to_that_version(jobs: Jobs) -> None:
+    newer, known = await jobs.begin(), await jobs.begin()
+    check = "CHECK (action IN ('CANCEL', 'PAUSE', 'RESUME', 'RETRY')) NOT VALID"
+    async with await psycopg.AsyncConnection.connect(jobs.url, autocommit=True) as connection:
+        await connection.execute("ALTER TABLE bulk_jobs DROP CONSTRAINT bulk_jobs_action_check")
+        try:
+            await connection.execute("UPDATE bulk_jobs SET action = 'ARCHIVE' WHERE job_id = %s", [newer.job_id])
+            assert (await jobs.claimed()).job_id == known.job_id
+        finally:
+            await connection.execute(f"ALTER TABLE bulk_jobs ADD CONSTRAINT bulk_jobs_action_check {check}".encode())
+
+
 async def test_one_that_has_lost_the_job_changes_nothing(jobs: Jobs) -> None:
     await jobs.begin()
     first = await jobs.claimed(ONE, 0.0)
