@@ -26,7 +26,8 @@ async def keep_bounded(directory: Path) -> None:
 
 def _rotate_all(directory: Path) -> None:
     for log in directory.glob("*.log"):
-        with contextlib.suppress(FileNotFoundError):
+        # What fails for one log, now, must not leave all logs unbounded. It is tried again at the next look.
+        with contextlib.suppress(OSError):
             rotate(log, LOG_BYTES_MAX)
 
 

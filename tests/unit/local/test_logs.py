@@ -1,11 +1,14 @@
 """Logs that begin again when they have grown large."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 
-from deploy.local.logs import rotate
+from deploy.local import logs
+from deploy.local.logs import keep_bounded, rotate
+from tests.support.probe import until
 
 
 def test_log_within_its_bound_is_left_alone(tmp_path: Path) -> None:
@@ -37,3 +40,19 @@ def test_log_begins_again_also_when_its_copy_finds_no_room(tmp_path: Path, monke
     rotate(log, 100)
     assert log.stat().st_size == 0
     assert [*tmp_path.iterdir()] == [log]
+
+
+async def test_a_log_that_cannot_be_emptied_does_not_leave_the_others_unbounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "LOG_BYTES_MAX", 100)
+    monkeypatch.setattr(logs, "CHECK_SECONDS", 0.0)
+    # It is larger than the bound, and can be neither copied nor emptied.
+    (tmp_path / "a.log").mkdir()
+    log = tmp_path / "b.log"
+    keeper = asyncio.create_task(keep_bounded(tmp_path))
+    for _ in range(2):
+        log.write_bytes(b"x" * 101)
+        await until(lambda: log.stat().st_size == 0, 10.0, "the log to begin again")
+    keeper.cancel()
+    await asyncio.gather(keeper, return_exceptions=True)
