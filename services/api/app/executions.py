@@ -20,6 +20,7 @@ from services.api.app import refusals
 from services.api.app.identifiers import is_execution_id
 from services.api.app.ports import (
     PAGE_SIZE_MAX,
+    QUEUE_ROWS_MAX,
     ExecutionQuery,
     ExecutionQueue,
     ExecutionReads,
@@ -39,8 +40,6 @@ _GIVEN_UP_SECONDS: Final = 1.0
 _GOING_SECONDS: Final = 2.0
 # The number of such executions that are remembered.
 _GOING_MAX: Final = 10_000
-# A row carries an input of up to 256 KiB; an answer has at most 64 MiB.
-_QUEUE_PAGE: Final = 200
 # A filter that matches nothing must not read a queue of millions of rows.
 _QUEUE_PAGES_MAX: Final = 500
 
@@ -173,10 +172,10 @@ class Executions:
         workspace, filter_, from_id = asked.workspace, asked.filter, asked.from_id
         found: list[ExecutionView] = []
         for _ in range(_QUEUE_PAGES_MAX):
-            rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=asked.ascending)
+            rows = await self._queue.page(workspace, from_id, QUEUE_ROWS_MAX, ascending=asked.ascending)
             fitting = [row for row in rows if row.workspace == workspace and filter_.may_match(row)]
             found += [execution for execution in await self._unknown_there(fitting) if filter_.matches(execution)]
-            if len(rows) < _QUEUE_PAGE or len(found) >= asked.limit:
+            if len(rows) < QUEUE_ROWS_MAX or len(found) >= asked.limit:
                 return found[: asked.limit]
             from_id = rows[-1].id
         raise DependencyUnavailable("the queue", "too long to be searched with this filter", retry_after=5.0)

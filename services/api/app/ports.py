@@ -17,6 +17,9 @@ from services.chassis.identity.callers import Identity
 
 # A peer answers with at most this number of rows.
 PAGE_SIZE_MAX: Final = 1_000
+# Rows of the queue that are asked for at once. A row has an input of up to 256 KiB and 80 KiB of unread commands, and
+# an answer has at most 64 MiB.
+QUEUE_ROWS_MAX: Final = 150
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 RUN_GOING: Final = frozenset({"PENDING", "LEASED", "RUNNING"})
 

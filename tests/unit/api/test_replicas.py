@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from services.api.app.ports import ExecutionQuery
+from services.api.app.ports import QUEUE_ROWS_MAX, ExecutionQuery
 from services.api.app.starts import INPUT_BYTES_MAX
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dispatchers import DispatcherQueue
@@ -26,6 +26,8 @@ from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 from windlass.types.v1.start_pb2 import StartOrder
 
 LARGE = b"x" * INPUT_BYTES_MAX
+# As many as a row shows, as large as they may be (services/dispatcher/store/reads.py).
+COMMANDS = [b"x" * 4_096] * 20
 
 
 class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
@@ -38,11 +40,18 @@ class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
     async def GetQueued(self, request: Any, context: Any) -> Any:
         self.asked = True
         await self.may_answer.wait()
-        starts = [StartOrder(execution_id=id_, input=LARGE) for id_ in request.execution_ids]
-        return queue_pb2.GetQueuedResponse(items=[queue_pb2.Queued(start=start) for start in starts])
+        return queue_pb2.GetQueuedResponse(items=map(largest_row, request.execution_ids))
 
-    Deliver = ListQueued = ListFailed = ResolveFailed = FindRequests = GetQueued
+    async def ListQueued(self, request: Any, context: Any) -> Any:
+        return queue_pb2.ListQueuedResponse(items=map(largest_row, map(str, range(request.limit))))
+
+    Deliver = ListFailed = ResolveFailed = FindRequests = GetQueued
     ConfigureWorkspace = GetQueuePlace = WakeParked = GetQueued
+
+
+def largest_row(execution_id: str) -> queue_pb2.Queued:
+    start = StartOrder(execution_id=execution_id, input=LARGE)
+    return queue_pb2.Queued(start=start, unread_commands=COMMANDS)
 
 
 @contextlib.asynccontextmanager
@@ -82,7 +91,7 @@ async def test_call_under_way_is_answered_though_its_replica_has_left_the_book(t
             assert await call == queue_pb2.GetQueuedResponse()
 
 
-async def test_rows_with_the_largest_inputs_are_read_in_answers_that_can_be_taken() -> None:
+async def test_rows_with_the_largest_inputs_and_all_their_commands_are_read_in_answers_that_can_be_taken() -> None:
     dispatcher = Dispatcher()
     dispatcher.may_answer.set()
     ids = [str(number) for number in range(300)]
@@ -90,7 +99,9 @@ async def test_rows_with_the_largest_inputs_are_read_in_answers_that_can_be_take
         peers = Replicas("the dispatcher", AddressBook(address), ChannelPool(), call_seconds=30.0)
         async with following(peers):
             found = await DispatcherQueue(peers).queued(ids)
+            page = await DispatcherQueue(peers).page("team", "", QUEUE_ROWS_MAX, ascending=True)
     assert [each.id for each in found] == ids
+    assert len(page) == QUEUE_ROWS_MAX
 
 
 class Refusing(Replicas):
