@@ -57,10 +57,10 @@ from services.coordinator.config import CoordinatorSettings
 from services.coordinator.core.circuits import CircuitPolicy
 from services.coordinator.core.values import SECOND
 from services.coordinator.peers import dispatch as dispatch_hop
+from services.coordinator.peers.any_dispatcher import AnyDispatcher
 from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
 from services.coordinator.peers.children import ApiChildren
 from services.coordinator.peers.dispatch import SessionDispatch
-from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.allowed_callers import RULES
 from services.coordinator.rpc.circuits import CircuitStateServicer
@@ -171,9 +171,11 @@ class CoordinatorService:
     def _join_executions(self) -> None:
         """The executions that are owned here, and the parts that bring them what they need."""
         definitions = self._definitions = CatalogDefinitions(self._replicas)
-        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels, self._clock)
-        self._relatives = mailbox
-        self._misrouted_reports = ReportForwarder(self._reads.standings, self._reads.run_standings, mailbox.deliver)
+        any_dispatcher = AnyDispatcher(AddressBook(self._settings.dispatchers), self._channels, self._clock)
+        self._any_dispatcher = any_dispatcher
+        self._misrouted_reports = ReportForwarder(
+            self._reads.standings, self._reads.run_standings, any_dispatcher.deliver
+        )
         self._executions = self._dispatch.executions = OwnedExecutions(
             clock=self._clock,
             definitions=definitions,
@@ -231,7 +233,7 @@ class CoordinatorService:
         self._obligations = ObligationKeeper(
             executions=self._executions,
             children=ApiChildren(self._replicas),
-            relatives=self._relatives,
+            relatives=self._any_dispatcher,
             dispatch=self._dispatch,
             clock=self._clock,
             rest_seconds=REST_SECONDS * self._settings.lease_scale,
@@ -247,7 +249,7 @@ class CoordinatorService:
             parked=parked_waits,
         )
         self._parked_waking = ParkedWaking(
-            waits=parked_waits, is_open=self._circuits.is_open, queue=self._relatives, clock=self._clock
+            waits=parked_waits, is_open=self._circuits.is_open, queue=self._any_dispatcher, clock=self._clock
         )
         after_commit = AfterCommit(
             executions=self._executions,

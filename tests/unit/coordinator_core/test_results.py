@@ -12,7 +12,7 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.results import CURSOR_BYTES_MAX, TARGET_CHARACTERS_MAX, release_reason
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef, ReleaseReason
-from services.coordinator.peers.mailbox import REPORT_BYTES_MAX, fit_to_post
+from services.coordinator.peers.any_dispatcher import REPORT_BYTES_MAX, fit_to_post
 from services.coordinator.rpc.run_messages import progress_commands, report_command
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.definition.limits import DEPTH_MAX

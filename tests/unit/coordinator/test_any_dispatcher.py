@@ -8,7 +8,7 @@ import pytest
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.coordinator.app.owned_execution import ReceivedReport
-from services.coordinator.peers.mailbox import DispatcherMailbox
+from services.coordinator.peers.any_dispatcher import AnyDispatcher
 from tests.support.manual_clock import ManualClock
 from windlass.coordinator.v1.sessions_pb2 import RunReport
 from windlass.dispatcher.v1.queue_pb2 import DeliverResponse
@@ -46,19 +46,19 @@ class _Channel:
     unary_stream = stream_unary = stream_stream = unary_unary
 
 
-def mailbox_of(dispatchers: Dispatchers) -> DispatcherMailbox:
-    return DispatcherMailbox(AddressBook("d0:1,d1:1"), cast("Any", dispatchers), ManualClock())
+def any_of(dispatchers: Dispatchers) -> AnyDispatcher:
+    return AnyDispatcher(AddressBook("d0:1,d1:1"), cast("Any", dispatchers), ManualClock())
 
 
 async def test_a_dispatcher_that_hangs_is_waited_for_once() -> None:
     dispatchers = Dispatchers("d0:1")
-    mailbox = mailbox_of(dispatchers)
-    assert [await mailbox.deliver(REPORT, "w") for _ in range(3)] == [True] * 3
+    one = any_of(dispatchers)
+    assert [await one.deliver(REPORT, "w") for _ in range(3)] == [True] * 3
     assert dispatchers.asked == ["d0:1", "d1:1", "d1:1", "d1:1"]
 
 
 async def test_a_message_that_no_dispatcher_takes_is_tried_again_later() -> None:
     dispatchers = Dispatchers("d0:1", "d1:1")
     with pytest.raises(DependencyUnavailable):
-        await mailbox_of(dispatchers).deliver(REPORT, "w")
+        await any_of(dispatchers).deliver(REPORT, "w")
     assert dispatchers.asked == ["d0:1", "d1:1"]

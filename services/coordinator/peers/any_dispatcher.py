@@ -13,7 +13,7 @@ import grpc
 
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
-from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
+from services.chassis.grpc.errors import DependencyUnavailable, remote_error
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.process.clock import Clock
 from services.coordinator.app.owned_execution import ReceivedReport
@@ -33,8 +33,8 @@ REPORT_BYTES_MAX: Final = 1024 * 1024
 _HASH_BYTES: Final = 32
 
 
-class DispatcherMailbox:
-    """Implements `Relatives` and `ParkedQueue` too."""
+class AnyDispatcher:
+    """Implements `Relatives` and `ParkedQueue`, and brings reports to their holders."""
 
     def __init__(self, book: AddressBook, channels: ChannelPool, clock: Clock) -> None:
         self._book = book
@@ -69,13 +69,10 @@ class DispatcherMailbox:
 
     async def _deliver(self, message: ExecutionMessage, workspace: str) -> bool:
         request = DeliverRequest(message=message, workspace=workspace)
-        try:
-            return bool((await self._ask(lambda queue: queue.Deliver(request))).found)
-        except Refusal as refused:
-            raise MailboxFull(message.execution_id) from refused
+        return bool((await self._ask(lambda queue: queue.Deliver(request))).found)
 
     async def _ask(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
-        """The answer of any dispatcher. Raises Refusal (MAILBOX_FULL) or DependencyUnavailable."""
+        """The answer of any dispatcher. Raises MailboxFull or DependencyUnavailable."""
         failure: Exception | None = None
         # The one that answered last comes first. Another may hang, and each call would wait for it.
         for address in sorted(await self._book.read(), key=lambda each: (each != self._answered, each)):
@@ -84,7 +81,7 @@ class DispatcherMailbox:
             except grpc.aio.AioRpcError as error:
                 if remote_error(error).reason == "MAILBOX_FULL":
                     # All replicas share the mailbox.
-                    raise Refusal("MAILBOX_FULL", "the mailbox of the execution is full") from None
+                    raise MailboxFull from None
                 failure = error
             else:
                 self._answered = address
