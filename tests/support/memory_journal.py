@@ -116,21 +116,24 @@ class MemoryJournal:
         return True
 
     async def load(
-        self, leases: Sequence[Lease], *, is_patient: bool, from_first_event: bool = False
+        self, leases: Sequence[Lease], *, is_patient: bool, drops_snapshots: bool = False
     ) -> Sequence[Loaded]:
-        return await self._run(lambda: self.load_now(leases, "" if from_first_event else FORMAT))
+        return await self._run(lambda: self.load_now(leases, drops_snapshots=drops_snapshots))
 
-    def load_now(self, leases: Sequence[Lease], readable: str = FORMAT) -> Sequence[Loaded]:
-        return [self._load(lease, readable) for lease in leases]
+    def load_now(self, leases: Sequence[Lease], *, drops_snapshots: bool = False) -> Sequence[Loaded]:
+        return [self._load(lease, drops_snapshots) for lease in leases]
 
-    def _load(self, lease: Lease, readable: str) -> Loaded:
+    def _load(self, lease: Lease, drops_snapshots: bool) -> Loaded:
         row = self._tables.executions.get(lease.lease_id)
         if row is None:
             return Loaded(0, ())
         row["epoch"] = max(row["epoch"], lease.epoch)
         if row["epoch"] != lease.epoch:
             return Loaded(row["epoch"], ())
-        records = whole([each for each in self._tables.snapshots.get(lease.lease_id, ()) if each.format == readable])
+        stored = self._tables.snapshots.get(lease.lease_id, [])
+        if drops_snapshots:
+            stored[:] = [each for each in stored if each.format != FORMAT]
+        records = whole([each for each in stored if each.format == FORMAT])
         last_seq = records[-1].last_seq if records else 0
         rows = self._tables.journal.get(lease.lease_id, ())
         return Loaded(lease.epoch, [row.events for row in rows if row.last_seq > last_seq], records)

@@ -293,9 +293,9 @@ class JournalLoader:
         try:
             return self._fold(owned.execution_id, definition, found)
         except SnapshotDamaged as damaged:
-            log.error("a snapshot is passed over", execution_id=owned.execution_id, error=str(damaged))
+            log.error("damaged snapshots are dropped", execution_id=owned.execution_id, error=str(damaged))
         lease = Lease(owned.execution_id, owned.epoch)
-        (found,) = await self._journal.load([lease], is_patient=True, from_first_event=True)
+        (found,) = await self._journal.load([lease], is_patient=True, drops_snapshots=True)
         return self._fold(owned.execution_id, definition, found)
 
     def _rest(self, owned: OwnedExecution, reason: str, message: str, *, failed: bool) -> None:

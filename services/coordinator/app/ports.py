@@ -50,7 +50,7 @@ class SnapshotLog(Protocol):
 
 
 class SnapshotDamaged(Exception):
-    """The journal has to be folded from its first event."""
+    """The journal has to be folded from its first event, and the snapshots are to be dropped."""
 
 
 class Append(NamedTuple):
@@ -195,10 +195,11 @@ class Journal(Protocol):
         ...
 
     async def load(
-        self, leases: Sequence[Lease], *, is_patient: bool, from_first_event: bool = False
+        self, leases: Sequence[Lease], *, is_patient: bool, drops_snapshots: bool = False
     ) -> Sequence[Loaded]:
         """Raises each fence to the epoch of the lease and reads the journals, in the order of `leases`. A patient load
-        has much more time, on a connection of its own. `from_first_event` leaves the snapshots out."""
+        has much more time, on a connection of its own. `drops_snapshots` deletes the snapshots that this version reads,
+        so that everything is read from the first event, now and by every later holder."""
         ...
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:

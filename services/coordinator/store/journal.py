@@ -64,6 +64,13 @@ SELECT g.place, s.last_seq, s.format, s.is_whole, s.data
 FROM unnest($1, $2) WITH ORDINALITY AS g (execution_id, format, place)
 JOIN snapshots s ON s.execution_id = g.execution_id AND s.format = g.format ORDER BY g.place, s.last_seq
 """
+# A snapshot is read with all records before it, so one that is damaged would spoil all later ones. Another holder may
+# have the execution by now; its snapshots stay.
+DROP_SNAPSHOTS: Final = b"""
+DELETE FROM snapshots s USING unnest($1, $2, $3) AS g (execution_id, format, epoch), executions e
+WHERE s.execution_id = g.execution_id AND s.format = g.format
+  AND e.execution_id = g.execution_id AND e.epoch = g.epoch
+"""
 # This is raw SQL, because a take-over must not wait for the import of SQLAlchemy.
 LIVE_INSTANCES: Final = """
 SELECT instance_id, CASE state WHEN 'LIVE' THEN 0 ELSE extract(epoch FROM clock_timestamp() - heard_time)::float8 END
@@ -97,22 +104,23 @@ class PostgresJournal:
         return {place - 1: Fence(epoch, last_seq) for place, epoch, last_seq in rows}
 
     async def load(
-        self, leases: Sequence[Lease], *, is_patient: bool, from_first_event: bool = False
+        self, leases: Sequence[Lease], *, is_patient: bool, drops_snapshots: bool = False
     ) -> Sequence[Loaded]:
         connection = self._patient if is_patient else self._reader
         ids = Uuids([lease.lease_id for lease in leases])
-        formats = Texts(["" if from_first_event else FORMAT] * len(leases))
+        formats = Texts([FORMAT] * len(leases))
         epochs_given = BigInts([lease.epoch for lease in leases])
         crash_point("coordinator.take_over.before_commit")
         given = (ids, formats)
         statements = [
             (FENCE, (ids, epochs_given)),
+            *([(DROP_SNAPSHOTS, (*given, epochs_given))] if drops_snapshots else ()),
             (READ_FENCES, (ids,)),
             (READ_SNAPSHOTS, given),
             (READ_EVENTS, given),
         ]
         try:
-            _, fences, snapshots, events = await connection.run_pipeline(statements)
+            *_, fences, snapshots, events = await connection.run_pipeline(statements)
         except psycopg.Error as failure:
             if is_damage(failure):
                 raise JournalDamaged(failure.diag.message_primary or type(failure).__name__) from None

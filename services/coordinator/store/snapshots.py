@@ -1,7 +1,8 @@
 """Snapshots: what the journal of a long execution adds up to, so that a take-over folds only its last events.
 
 A snapshot is never the truth. The journal is folded from its first event whenever there is no snapshot that this
-version can read, and `windlass admin verify` compares the two.
+version can read, and `windlass admin verify` compares the two. Whoever takes the execution over and finds a damaged
+record drops all of its format, because every later snapshot would be read with it.
 
 Works, loops and runs are stored again only when they have changed, so a snapshot costs the same however long the
 execution is. Records are added to an append now and then, and none is ever changed:

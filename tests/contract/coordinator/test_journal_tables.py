@@ -19,7 +19,6 @@ from services.coordinator.app.ports import Append, Fence, Loaded
 from services.coordinator.core.projection import EXECUTION_COLUMNS
 from services.coordinator.store.journal import LOADING, PostgresJournal
 from services.coordinator.store.reads import PostgresReads
-from services.coordinator.store.snapshots import FORMAT
 from tests.simulation import processes
 from tests.simulation.world import simulate
 from tests.support.memory_journal import JournalTables, MemoryJournal, MemoryReads
@@ -44,8 +43,8 @@ class Recorder(MemoryJournal):
         self.calls.append((appends, answer))
         return answer
 
-    def load_now(self, leases: Sequence[Lease], readable: str = FORMAT) -> Sequence[Loaded]:
-        answer = super().load_now(leases, readable)
+    def load_now(self, leases: Sequence[Lease], *, drops_snapshots: bool = False) -> Sequence[Loaded]:
+        answer = super().load_now(leases, drops_snapshots=drops_snapshots)
         self.calls.append((leases, answer))
         return answer
 
@@ -107,3 +106,6 @@ async def test_both_journals_do_the_same(journal: PostgresJournal, tables: Datab
     loaded = await MemoryJournal(world.tables).load(leases, is_patient=False)
     assert list(await journal.load(leases, is_patient=False)) == list(loaded)
     assert any(each.snapshots for each in loaded)
+    dropped = await MemoryJournal(world.tables).load(leases, is_patient=True, drops_snapshots=True)
+    assert list(await journal.load(leases, is_patient=True, drops_snapshots=True)) == list(dropped)
+    assert not any(each.snapshots for each in dropped)

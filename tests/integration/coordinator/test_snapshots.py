@@ -1,6 +1,7 @@
 """A take-over of a long execution: from a snapshot, and from the whole journal when no snapshot can be read."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -64,23 +65,66 @@ async def test_the_next_holder_goes_on_whatever_has_become_of_the_snapshots(
     assert len(runner.grants) == ITEMS, "S26: nothing is granted twice"
 
 
+@asynccontextmanager
+async def stored(database: MigratedDatabase) -> AsyncIterator[PostgresJournal]:
+    url = database.url("coordinator")
+    reader = PgConnection(url, name="r", settings=LOADING)
+    yield PostgresJournal(PgConnection(url, name="w", settings=BY_INDEX), reader, reader)
+    await reader.close()
+
+
 async def test_a_take_over_reads_the_events_after_the_snapshot_alone(
     on_stage: Stage, tables: Database, database: MigratedDatabase
 ) -> None:
     id_, _ = await half_done(on_stage)
-    url = database.url("coordinator")
-    reader = PgConnection(url, name="r", settings=LOADING)
-    journal = PostgresJournal(PgConnection(url, name="w", settings=BY_INDEX), reader, reader)
     lease = Lease(id_, 2**62)
-    (found,) = await journal.load([lease], is_patient=False)
-    (all_of_it,) = await journal.load([lease], is_patient=False, from_first_event=True)
-    await reader.close()
-    ((count,),) = await tables.fetch("SELECT count(*) FROM journal WHERE execution_id = %s", (id_,))
-    assert len(all_of_it.events) == count > len(found.events)
-    assert not all_of_it.snapshots
+    async with stored(database) as journal:
+        (found,) = await journal.load([lease], is_patient=False)
+    rows = await tables.fetch("SELECT events FROM journal WHERE execution_id = %s ORDER BY last_seq", (id_,))
+    assert len(rows) > len(found.events)
     definition = compile_definition(LOOP)
     taken = take_up(id_, definition, found, 5)
     assert taken.log is not None
-    assert differences(taken.execution, fold_journal(id_, definition, all_of_it.events)) == []
+    assert differences(taken.execution, fold_journal(id_, definition, [row for (row,) in rows])) == []
     with pytest.raises(SnapshotDamaged):
         take_up(id_, definition, found._replace(snapshots=[found.snapshots[-1]._replace(data=b"none")]), 5)
+
+
+async def is_held_by(tables: Database, id_: str, holder: str) -> bool:
+    ((present,),) = await tables.fetch("SELECT holder FROM executions WHERE execution_id = %s", (id_,))
+    return bool(present == holder)
+
+
+async def test_the_take_over_after_one_that_found_a_damaged_snapshot_reads_snapshots_again(
+    on_stage: Stage, tables: Database, database: MigratedDatabase
+) -> None:
+    id_, runner = await half_done(on_stage)
+    await tables.execute(SPOILT["damaged"], (id_,))
+    address, second = await on_stage.coordinator("1", snapshot_events=5)
+    await on_stage.attach_also(runner, address)
+    before = len(runner.grants)
+    runner.work = lambda grant: {} if len(runner.grants) <= before + 2 else None
+    on_stage.start(second, "v-loop", id_=id_, resumed=True)
+    await eventually(lambda: is_held_by(tables, id_, "coordinator-1"))
+    for grant in runner.grants[before - 2 : before]:
+        runner.answer(grant, {})
+    await eventually(lambda: len(runner.grants) == before + 4)
+    async with stored(database) as journal:
+        (found,) = await journal.load([Lease(id_, 2**62)], is_patient=False)
+    assert found.snapshots
+    taken = take_up(id_, compile_definition(LOOP), found, 5)
+    assert taken.log is not None
+
+
+async def test_snapshots_are_dropped_only_by_the_holder_of_the_execution(
+    on_stage: Stage, database: MigratedDatabase
+) -> None:
+    id_, _ = await half_done(on_stage)
+    async with stored(database) as journal:
+        (later,) = await journal.load([Lease(id_, 2**62)], is_patient=False)
+        (none,) = await journal.load([Lease(id_, 2**61)], is_patient=True, drops_snapshots=True)
+        assert (none.events, none.snapshots) == ((), ())
+        assert await journal.load([Lease(id_, 2**62)], is_patient=False) == [later]
+        (dropped,) = await journal.load([Lease(id_, 2**62)], is_patient=True, drops_snapshots=True)
+    assert len(dropped.events) > len(later.events)
+    assert not dropped.snapshots
