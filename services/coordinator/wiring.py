@@ -79,7 +79,7 @@ from services.coordinator.store.imports import PostgresImports
 from services.coordinator.store.journal import LOADING, PostgresJournal, take_up
 from services.coordinator.store.partitions import drop_old, forget_dead_letters, kept_since, make_ahead
 from services.coordinator.store.reads import PostgresReads
-from services.coordinator.store.snapshots import JournalSnapshotLog
+from services.coordinator.store.snapshots import JournalSnapshotLog, restored
 from services.rendering.children import RenderingChildren
 from windlass.coordinator.v1 import (
     circuits_pb2_grpc,
@@ -192,7 +192,7 @@ class CoordinatorService:
             fold=functools.partial(take_up, events_each=self._settings.snapshot_events),
             read_lists=self._loop_store.read_lists,
             # People who look back do not wait for forks.
-            fork_origins=ForkOrigins(self._reads, JournalWalks(self._reads, definitions), self._blobs),
+            fork_origins=ForkOrigins(self._reads, JournalWalks(self._reads, definitions, restored), self._blobs),
             granted_again=self._run_timing.granted_again,
             holder=self.name,
         )
@@ -216,7 +216,7 @@ class CoordinatorService:
         self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
         # People who look back also look at executions that were imported, which are never owned.
         self._all_definitions = ImportedDefinitions(self._imports, self._definitions)
-        walks = JournalWalks(self._reads, self._all_definitions)
+        walks = JournalWalks(self._reads, self._all_definitions, restored)
         explainer = Explainer(
             walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
         )

@@ -160,6 +160,11 @@ class MemoryReads:
 
         return await self._run(work)
 
+    async def snapshot_records(self, execution_id: str, as_of_seq: int) -> Sequence[Snapshot]:
+        stored = self._tables.snapshots.get(execution_id, ())
+        early = [each for each in stored if each.format == FORMAT and each.last_seq <= as_of_seq]
+        return await self._run(lambda: whole(early))
+
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         def work() -> Mapping[str, Standing]:
             rows = self._tables.executions

@@ -12,12 +12,13 @@ The fork starts in one commit. So outputs are also stored when they would make t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
 from services.chassis.blobs import BlobRef, NamesBlob, month_of
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.fair_line import FairLine, NoTurn
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.ports import Row
@@ -31,7 +32,9 @@ from services.coordinator.core.values import Origin, OutputRef, Value
 
 # Of the outputs that the journal of a fork takes over inline.
 INLINE_BYTES_IN_ALL: Final = 8 * 1024 * 1024
+# Forks that are prepared at once: of all workspaces, and of each. The outputs of an origin are in memory meanwhile.
 _AT_ONCE: Final = 4
+_AT_ONCE_OF_EACH: Final = 2
 
 
 class OriginGone(Exception):
@@ -57,20 +60,25 @@ class ForkOrigins:
         self._rows = rows
         self._walks = walks
         self._store = store
-        # The outputs of an origin are in memory meanwhile.
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._line = FairLine(_AT_ONCE, places_of_each=_AT_ONCE_OF_EACH)
 
     async def prepare(self, owned: OwnedExecution) -> None:
         """Completes the start of a fork. Raises OriginGone or OriginNotRead; BlobMissing or OSError; DefinitionRefused;
         or DependencyUnavailable, and then the caller tries again."""
+        try:
+            async with self._line.turn(owned.start.origin.workspace, None):
+                await self._prepare(owned)
+        except NoTurn as crowded:
+            raise DependencyUnavailable("a place to prepare a fork", str(crowded)) from None
+
+    async def _prepare(self, owned: OwnedExecution) -> None:
         assert owned.version is not None
         definition, start = owned.version.definition, owned.start
-        async with self._places:
-            finished = finished_work(await self._origin(start.origin), start.origin.from_node)
-            trial = Execution(owned.execution_id, definition)
-            tried = handle(trial, replace(start, finished=finished), start.grant_time)
-            names = [event.key.node for event in tried.events if isinstance(event, WorkTakenOver)]
-            start.finished = await self._kept(owned, definition, {name: finished[name] for name in names})
+        finished = finished_work(await self._origin(start.origin), start.origin.from_node)
+        trial = Execution(owned.execution_id, definition)
+        tried = handle(trial, replace(start, finished=finished), start.grant_time)
+        names = [event.key.node for event in tried.events if isinstance(event, WorkTakenOver)]
+        start.finished = await self._kept(owned, definition, {name: finished[name] for name in names})
 
     async def _origin(self, asked: Origin) -> Execution:
         rows = await self._rows.executions([asked.origin_execution_id])

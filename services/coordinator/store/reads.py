@@ -10,7 +10,16 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from typing import Any, Final
 
 from services.chassis.postgres.database import Database
-from services.coordinator.app.ports import DeadLetterPlace, Row, RunName, RunOutput, RunPage, RunStanding, Standing
+from services.coordinator.app.ports import (
+    DeadLetterPlace,
+    Row,
+    RunName,
+    RunOutput,
+    RunPage,
+    RunStanding,
+    Snapshot,
+    Standing,
+)
 from services.coordinator.core.events import ExecutionStarted
 from services.coordinator.core.projection import APPROVAL_COLUMNS, EXECUTION_COLUMNS
 from services.coordinator.core.recorded_rows import RowName
@@ -18,6 +27,7 @@ from services.coordinator.core.values import FINAL_STATES, OutputRef
 from services.coordinator.store.codec import Stored, start_order, unseal
 from services.coordinator.store.columns import selected, uuid_array
 from services.coordinator.store.recorded_rows import recorded_rows
+from services.coordinator.store.snapshots import FORMAT
 from windlass.coordinator.v1.reads_pb2 import Condition, ListApprovalsRequest, ListExecutionsRequest
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary", "imported_execution_id")
@@ -82,6 +92,16 @@ SELECT events FROM (
 # A row of the journal holds the text of each message id of its events.
 _WITH_MESSAGE: Final = """
 SELECT events FROM journal WHERE execution_id = %s AND position(%s::bytea IN events) > 0 ORDER BY last_seq
+"""
+
+
+# Each snapshot has all records before it.
+_SNAPSHOT: Final = """
+SELECT last_seq, format, is_whole, data FROM snapshots
+WHERE execution_id = %(id)s AND format = %(format)s AND last_seq <= (
+  SELECT max(last_seq) FROM snapshots
+  WHERE execution_id = %(id)s AND format = %(format)s AND is_whole AND last_seq <= %(as_of)s
+) ORDER BY last_seq
 """
 
 
@@ -186,6 +206,11 @@ class PostgresReads:
         """The same as rows of the journal."""
         rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit, PAGE_BYTES))
         return [events for (events,) in rows]
+
+    async def snapshot_records(self, execution_id: str, as_of_seq: int) -> Sequence[Snapshot]:
+        """The records of the newest snapshot that this version can read, of this event or an earlier one."""
+        given = {"id": execution_id, "format": FORMAT, "as_of": as_of_seq}
+        return [Snapshot(*row) for row in await self._database.fetch(_SNAPSHOT, given)]
 
     def recorded_rows(self, execution_id: str) -> AsyncIterator[tuple[RowName, Mapping[str, Any]]]:
         """The rows of the execution, of its runs, approvals and dead letters, in their order."""

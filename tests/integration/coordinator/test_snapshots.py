@@ -1,20 +1,30 @@
 """A take-over of a long execution: from a snapshot, and from the whole journal when no snapshot can be read."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from deploy.audit.states import differences
+from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.lease.frames import Lease
 from services.chassis.postgres.connection import BY_INDEX, PgConnection
 from services.chassis.postgres.database import Database
-from services.coordinator.app.ports import SnapshotDamaged
+from services.coordinator.app.journal_walks import JournalWalks
+from services.coordinator.app.ports import SnapshotDamaged, Version
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.effect_keys import EffectKeys
+from services.coordinator.core.events import Event
+from services.coordinator.core.fold import apply
+from services.coordinator.core.state import Execution
+from services.coordinator.store.codec import Stored
 from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal, take_up
+from services.coordinator.store.reads import PostgresReads
+from services.coordinator.store.snapshots import restored
 from tests.support.coordinator_stage import Stage, StageRunner, eventually
 from tests.support.postgres import Database as MigratedDatabase
+from tests.support.probe import some
 
 ITEMS = 12
 LOOP: Mapping[str, Any] = {
@@ -88,6 +98,54 @@ async def test_a_take_over_reads_the_events_after_the_snapshot_alone(
     assert differences(taken.execution, fold_journal(id_, definition, [row for (row,) in rows])) == []
     with pytest.raises(SnapshotDamaged):
         take_up(id_, definition, found._replace(snapshots=[found.snapshots[-1]._replace(data=b"none")]), 5)
+
+
+class CountedReads(PostgresReads):
+    """Counts the events that were read."""
+
+    count = 0
+
+    async def events(self, execution_id: str, *, after_seq: int, limit: int) -> Iterable[Stored]:
+        found = list(await super().events(execution_id, after_seq=after_seq, limit=limit))
+        self.count += len(found)
+        return found
+
+
+class OneDefinition:
+    """Every version has the definition of the loop."""
+
+    def __init__(self) -> None:
+        self.version = Version(compile_definition(LOOP), EffectKeys(b"s" * 32), NamedTokens(b"s" * 32, "completion"))
+
+    def cached(self, version_id: str) -> Version | None:
+        return self.version
+
+    async def get(self, version_id: str) -> Version:
+        return self.version
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+async def test_the_state_at_each_event_is_read_from_the_snapshot_before_it(
+    on_stage: Stage, tables: Database, spoilt: str
+) -> None:
+    id_, _ = await half_done(on_stage)
+    await tables.execute(SPOILT[spoilt], (id_,))
+    wholes = "SELECT last_seq FROM snapshots WHERE execution_id = %s AND is_whole ORDER BY last_seq"
+    whole_seqs = [seq for (seq,) in await tables.fetch(wholes, (id_,))]
+    row = {"execution_id": id_, "version_id": "v-loop", "workspace": "w"}
+    reads, definitions = CountedReads(tables), OneDefinition()
+    walks = JournalWalks(reads, definitions, restored)
+    folded = Execution(id_, definitions.version.definition)
+    events = list(await PostgresReads(tables).events(id_, after_seq=0, limit=1_000))
+    for _, seq, _, event in events:
+        assert isinstance(event, Event)
+        apply(folded, event)
+        reads.count = 0
+        assert differences(folded, some(await walks.state(row, seq))) == []
+        if spoilt == "sound":
+            assert len(whole_seqs) > 1
+            begun_at = max((each for each in whole_seqs if each <= seq), default=0)
+            assert reads.count == (0 if begun_at == seq else len(events) - begun_at)
 
 
 async def is_held_by(tables: Database, id_: str, holder: str) -> bool:

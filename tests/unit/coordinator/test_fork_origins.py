@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from services.chassis.blobs import BlobMissing, DirectoryBlobs, is_blob_of, month_of
+from services.chassis.blobs import BlobMissing, BlobRef, DirectoryBlobs, is_blob_of, month_of
 from services.chassis.identity.named_tokens import NamedTokens
 from services.coordinator.app import fork_origins
 from services.coordinator.app.fork_origins import ForkOrigins, OriginGone, OriginNotRead
@@ -20,7 +21,9 @@ from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.values import OutputRef
 from services.coordinator.peers.dispatch import granted_execution
 from services.coordinator.rpc.run_messages import forwarded_command
+from services.coordinator.store.snapshots import restored
 from tests.support.memory_journal import JournalRow, JournalTables, MemoryReads
+from tests.support.probe import until
 from tests.support.story import EXECUTION_ID, Story, chain, node, started
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
@@ -37,7 +40,7 @@ class World:
         self.tables = JournalTables()
         self.versions: dict[str, Version] = {}
         reads = MemoryReads(self.tables)
-        self.origins = ForkOrigins(reads, JournalWalks(reads, self), self.blobs)
+        self.origins = ForkOrigins(reads, JournalWalks(reads, self, restored), self.blobs)
 
     def cached(self, version_id: str) -> Version | None:
         return self.versions.get(version_id)
@@ -45,12 +48,11 @@ class World:
     async def get(self, version_id: str) -> Version:
         return self.versions[version_id]
 
-    def keep(self, story: Story, workspace: str = WORKSPACE) -> None:
+    def keep(self, story: Story, workspace: str = WORKSPACE, id_: str = EXECUTION_ID) -> None:
         self.versions["v"] = Version(story.definition, EffectKeys(b"s" * 32), NamedTokens(b"s" * 32, "completion"))
-        row = {"execution_id": EXECUTION_ID, "version_id": "v", "workspace": workspace}
-        self.tables.executions[EXECUTION_ID] = row
+        self.tables.executions[id_] = {"execution_id": id_, "version_id": "v", "workspace": workspace}
         seq = story.execution.seq
-        self.tables.journal[EXECUTION_ID] = [JournalRow(seq, 1, stored) for stored in story.stored]
+        self.tables.journal[id_] = [JournalRow(seq, 1, stored) for stored in story.stored]
 
     def granted(self, story: Story, fork_id: str = LATER_ID, seq: int | None = None, **more: Any) -> OwnedExecution:
         grant = ExecutionGrant()
@@ -189,3 +191,28 @@ async def test_a_stored_output_that_is_lost_is_said(world: World) -> None:
     world.keep(origin)
     with pytest.raises(BlobMissing):
         await world.origins.prepare(world.granted(origin))
+
+
+async def test_forks_of_one_workspace_do_not_hold_up_a_fork_of_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_copy, copy = asyncio.Event(), world.blobs.put_parts
+
+    async def slowly(parts: Any, bytes_max: int, owner: str, month: str) -> BlobRef:
+        await may_copy.wait()
+        return await copy(parts, bytes_max, owner, month)
+
+    monkeypatch.setattr(world.blobs, "put_parts", slowly)
+    large, small = done(OutputRef(*await world.blobs.put(b'"x"', WORKSPACE, month_of(EXECUTION_ID)))), done(b"0")
+    world.keep(large)
+    world.keep(small, "others", SAME_MONTH_ID)
+    many = [world.granted(large, f"{LATER_ID[:-2]}{number:02}") for number in range(10)]
+    other = world.granted(small, workspace="others", origin_execution_id=SAME_MONTH_ID)
+    slow = [asyncio.create_task(world.origins.prepare(each)) for each in many]
+    quick = asyncio.create_task(world.origins.prepare(other))
+    await until(quick.done, 10.0, "the fork of the other workspace")
+    assert not other.is_unprepared_fork
+    assert all(each.is_unprepared_fork for each in many)
+    may_copy.set()
+    await asyncio.gather(quick, *slow)
+    assert not any(each.is_unprepared_fork for each in many)

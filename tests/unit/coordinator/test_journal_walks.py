@@ -1,0 +1,49 @@
+"""People look back at executions, event by event. Few do so at once, and workspaces take turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from services.chassis.identity.named_tokens import NamedTokens
+from services.coordinator.app.journal_walks import JournalWalks
+from services.coordinator.app.ports import Version
+from services.coordinator.core.effect_keys import EffectKeys
+from services.coordinator.store.snapshots import restored
+from tests.support.memory_journal import JournalRow, JournalTables, MemoryReads
+from tests.support.story import EXECUTION_ID, Story, node, started
+
+
+class World:
+    """Every execution has the journal of the story."""
+
+    def __init__(self, story: Story) -> None:
+        tables = JournalTables()
+        tables.journal[EXECUTION_ID] = [JournalRow(story.execution.seq, 1, stored) for stored in story.stored]
+        self._version = Version(story.definition, EffectKeys(b"s" * 32), NamedTokens(b"s" * 32, "completion"))
+        self.walks = JournalWalks(MemoryReads(tables), self, restored)
+
+    def cached(self, version_id: str) -> Version | None:
+        return self._version
+
+    async def get(self, version_id: str) -> Version:
+        return self._version
+
+
+def row_of(workspace: str) -> Mapping[str, Any]:
+    return {"execution_id": EXECUTION_ID, "version_id": "v", "workspace": workspace}
+
+
+async def test_who_looks_back_in_one_workspace_does_not_wait_for_those_in_another() -> None:
+    world = World(started(node("a")))
+    first, second, third = (world.walks.walk(row_of("team")) for _ in range(3))
+    await anext(first)
+    await anext(second)
+    waiting = asyncio.create_task(anext(third))
+    assert await world.walks.state(row_of("rival"), 1) is not None
+    assert not waiting.done()
+    await first.aclose()
+    assert (await waiting).seq == 1
+    await second.aclose()
+    await third.aclose()
