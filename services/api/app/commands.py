@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from services.api.app import refusals
 from services.api.app.executions import Executions
+from services.api.app.identifiers import digest_of
 from services.api.app.ports import CommandAnswers, CommandMailbox, EventView, ExecutionView
 from services.api.app.watching import EventWatcher
 from services.chassis.process.backoff import Backoff
@@ -32,7 +32,6 @@ ANSWER_SECONDS: Final = 3.0
 # How long the first look for the answer of an execution that is queued again is put off, and any further one at most.
 _LOOK_SECONDS: Final = 0.02
 _LOOK_SECONDS_MAX: Final = 0.3
-_DIGEST_CHARACTERS: Final = 32
 _UNFIT: Final = ("EXECUTION_FINAL", "the execution has ended, and there is nothing in it that this command can change")
 
 
@@ -58,8 +57,8 @@ class NewCommand(NamedTuple):
         # These differ in every repeat.
         content.ClearField("caller")
         content.ClearField("time")
-        digest = hashlib.sha256(content.SerializeToString(deterministic=True)).hexdigest()
-        return f"{self.kind}:{self.execution_id}:{self.request_id or uuid4()}#{digest[:_DIGEST_CHARACTERS]}"
+        digest = digest_of(content.SerializeToString(deterministic=True))
+        return f"{self.kind}:{self.execution_id}:{self.request_id or uuid4()}#{digest}"
 
 
 class Commands:

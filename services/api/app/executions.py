@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from services.api.app import refusals
-from services.api.app.identifiers import is_execution_id
+from services.api.app.identifiers import digest_of, is_execution_id
 from services.api.app.ports import (
     PAGE_SIZE_MAX,
     QUEUE_ROWS_MAX,
@@ -141,7 +141,7 @@ class Executions:
         """The same, without waiting for the end."""
         execution = await self.find_for_command(workspace, execution_id)
         if not execution.is_final:
-            message_id, now_ns = cancel_id(execution_id, request_id), self._clock.epoch_ns()
+            message_id, now_ns = cancel_id(execution_id, request_id, reason), self._clock.epoch_ns()
             if await self._queue.cancel(workspace, execution_id, message_id, reason, caller, now_ns):
                 return
             self._going.pop(execution_id, None)
@@ -194,10 +194,13 @@ class Executions:
         return found
 
 
-def cancel_id(execution_id: str, request_id: str = "") -> str:
+def cancel_id(execution_id: str, request_id: str = "", reason: str = "") -> str:
     """The message id of a cancel. Without a request id, all cancels of an execution have the same one, so a repeat is
-    the same message."""
-    return f"cancel:{execution_id}:{request_id}" if request_id else f"cancel:{execution_id}"
+    the same message. With one it ends with a digest of the content, as that of any command: the coordinator carries it
+    out once, also if the execution is reopened in between."""
+    if not request_id:
+        return f"cancel:{execution_id}"
+    return f"cancel:{execution_id}:{request_id}#{digest_of(reason.encode())}"
 
 
 def _ended(started: ExecutionView | None, row: ExecutionView) -> ExecutionView:

@@ -1,4 +1,6 @@
-"""Execution ids: UUIDv7, so that newer ids sort after older ones in every service and index.
+"""The form of execution ids, and the end of message ids.
+
+Execution ids are UUIDv7, so that newer ids sort after older ones in every service and index.
 
 The twelve bits after the millisecond are its fraction, so the ids of one replica also rise within a millisecond.
 Hazard: between replicas the order depends on their clocks. Only the order of lists relies on it.
@@ -6,6 +8,7 @@ Hazard: between replicas the order depends on their clocks. Only the order of li
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from typing import Final
@@ -14,6 +17,7 @@ from services.chassis.process.clock import Clock
 
 _FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _VARIANT: Final = 0b10 << 62
+_DIGEST_CHARACTERS: Final = 32
 
 
 class Identifiers:
@@ -41,3 +45,9 @@ def is_run_id(text: str) -> bool:
 def is_execution_id(text: str) -> bool:
     """False: no replica can have minted this id, so no service needs to be asked."""
     return _FORM.fullmatch(text) is not None
+
+
+def digest_of(content: bytes) -> str:
+    """The end of the message id of a command that names a request. By this, coordinators recognise a request id that
+    was used before for something else (services/coordinator/core/fold/answers.py)."""
+    return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]

@@ -18,6 +18,7 @@ from services.api.rpc.filters import ExecutionFilter
 from services.api.rpc.overrides import judge_retry, node_overrides
 from services.api.rpc.pages import Page
 from services.api.rpc.structs import holding
+from services.chassis.grpc.errors import Refusal
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import executions_pb2 as pb
 from windlass.api.v1 import resources_pb2
@@ -83,10 +84,13 @@ class ExecutionCommands:
                 await self._retry(job, execution_id)
 
     async def _cancel(self, job: BulkJob, execution_id: str) -> None:
-        # It may have been retried since this job cancelled it.
-        if not await self._commands.has_answered(execution_id, cancel_id(execution_id, job.request_id)):
-            told = (job.request_id, job.order.reason, job.caller)
+        told = (job.request_id, job.order.reason, job.caller)
+        try:
             await self._executions.order_cancel(job.workspace, execution_id, *told)
+        except Refusal:
+            # It may have been retried since this job cancelled it, and have ended otherwise.
+            if not await self._commands.has_answered(execution_id, cancel_id(execution_id, *told[:2])):
+                raise
 
     async def _pause(self, job: BulkJob, execution_id: str) -> None:
         if (await self._executions.find(job.workspace, execution_id)).state == "PAUSED":

@@ -29,8 +29,9 @@ from services.coordinator.core.values import (
 
 @dataclass(slots=True)
 class Cancel:
-    """Asked twice, the execution is cancelled once. All cancels of an execution have the same message id, and the state
-    alone says whether there is anything to do."""
+    """Asked twice, the execution is cancelled once. If the message id names a request (`fold/answers.py`), this holds
+    also when the execution was reopened in between. All other cancels of an execution have the same message id, and
+    the state alone says whether there is anything to do."""
 
     message_id: str = ""
     reason: str = ""

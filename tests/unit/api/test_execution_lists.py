@@ -17,6 +17,7 @@ from services.api.peers import coordinators, dispatchers
 from services.api.rpc import translate
 from services.api.rpc.filter_text import parse
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.coordinator.core.fold.answers import request_of
 from tests.support.manual_clock import ManualClock
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
@@ -305,7 +306,9 @@ async def test_a_cancel_with_a_request_id_is_a_message_of_its_own() -> None:
     places = MemoryPlaces({id_of(1): STARTED})
     for request_id in ("first", "first", "second"):
         await executions(places).order_cancel("team", id_of(1), request_id, "enough", "me")
-    assert places.messages == {f"cancel:{id_of(1)}:first", f"cancel:{id_of(1)}:second"}
+    named = {request_of(message_id) for message_id in places.messages}
+    assert {request for request, _ in named} == {f"cancel:{id_of(1)}:first", f"cancel:{id_of(1)}:second"}
+    assert all(digest for _, digest in named), "a coordinator carries each of them out once"
 
 
 @pytest.mark.parametrize(("state", "reason"), [(Execution.SUCCESS, "EXECUTION_FINAL"), (Execution.CANCELLED, "")])

@@ -177,3 +177,25 @@ def test_a_failure_during_the_end_does_not_change_what_it_ends_as(id):
     story.fail(id)
     story.wake()
     assert story.state == "CANCELLED"
+
+
+OF_A_REQUEST = Cancel("cancel:an-id:job:j#" + "0" * 32, "enough", "ann")
+
+
+@pytest.mark.parametrize("is_successor", [False, True], ids=["the same holder", "a successor"])
+def test_the_cancel_of_a_request_does_not_end_the_execution_again_after_it_was_reopened(is_successor):
+    story = started(SLEEP)
+    assert names(story.when(OF_A_REQUEST)) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+    story.retry()
+    if is_successor:
+        story = story.again()
+    again = story.when(OF_A_REQUEST)
+    assert (again.events, again.refusal, story.state) == ([], None, "WAITING")
+    assert "StopOrdered" in names(story.when(Cancel("cancel:an-id:job:k#" + "0" * 32)))
+
+
+def test_any_other_cancel_ends_the_execution_again_after_it_was_reopened():
+    story = started(SLEEP)
+    story.cancel()
+    story.retry()
+    assert names(story.cancel()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]

@@ -1,6 +1,7 @@
 """Bookkeeping of the execution as a whole: it starts, is told to end, and ends."""
 
 from services.coordinator.core import events as ev
+from services.coordinator.core.fold.answers import remember, request_of
 from services.coordinator.core.fold.graph import cancel, passed_over, release_targets
 from services.coordinator.core.fold.pausing import end_pause
 from services.coordinator.core.fold.timers import set_timer
@@ -29,6 +30,9 @@ def execution_adopted(execution: Execution, event: ev.ExecutionAdopted) -> None:
 
 def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
     end_pause(execution)
+    if request_of(event.message_id)[1]:
+        # Any other cancel may come again after a reopening, with the same message id.
+        remember(execution, event.message_id)
     execution.stop = Stop(event.outcome, event.error)
     set_timer(execution, event.answer_by_time, TimerKind.ANSWER)
     for key in event.cancelled:

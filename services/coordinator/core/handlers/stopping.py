@@ -2,12 +2,17 @@
 
 from services.coordinator.core.commands import Cancel
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
+from services.coordinator.core.fold.answers import request_of
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import SECOND, ExecutionState, FinalError
 
 
 def cancel(turn: Turn, command: Cancel) -> CommandRefusal | None:
     execution = turn.execution
+    request, digest = request_of(command.message_id)
+    if digest and request in execution.answers:
+        # It has ended the execution before, which was reopened since.
+        return None
     if execution.is_final and execution.state is not ExecutionState.CANCELLED:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution ended as {execution.state}")
     if not execution.is_final and not execution.is_ending:
