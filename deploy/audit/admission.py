@@ -51,6 +51,9 @@ FROM dispatcher.queue q
 LEFT JOIN coordinator.executions e ON e.execution_id = q.execution_id
 LEFT JOIN dispatcher.coordinator_sessions s ON s.instance_id = q.holder
 """
+# Executions that could not be admitted, and about which a person has decided. One that is queued again has no decision.
+_RESOLVED: Final = "SELECT execution_id::text, state FROM dispatcher.queue WHERE resolution IS NOT NULL"
+_FAILED: Final = 5
 # All executions that are going now were going when the newest of them was granted. So that grant found a limit that
 # allows all of them: the present limit, unless it was lowered since.
 _GOING: Final = """
@@ -69,6 +72,8 @@ async def judge(fetch: Fetch, holders: Mapping[str, AuditedGrant], findings: Fin
         check("S14", not is_doubled, f"{ids} of {workspace} have request_id {key}")
     for row in await fetch(_QUEUED):
         _judge_lease(check, holders.get(row[0]), row)
+    for id_, state in await fetch(_RESOLVED):
+        check("S16", state == _FAILED, f"{id_} was discarded, and is queued again")
     for workspace, going, limit, is_older in await fetch(_GOING):
         check("S13", going <= limit or is_older, f"{workspace} has {going} going, {limit} are allowed")
 

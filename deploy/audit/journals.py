@@ -7,7 +7,7 @@ the rules does not hide itself.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from deploy.audit.findings import Findings
 from deploy.audit.joins import End, Joins
@@ -20,6 +20,21 @@ from services.coordinator.store.codec import Stored
 LeaseEnd: TypeAlias = (
     ev.RunSucceeded | ev.RunFailed | ev.RunLost | ev.RunReleased | ev.ControlRendered | ev.WorkRendered
 )
+
+
+_HELD_BY_PAUSE: Final = (ev.RunLeased, ev.LoopStarted, ev.ChildRequested, ev.BackoffEnded)
+
+
+def waits_for_resume(event: ev.Event) -> bool:
+    """It begins something, or a timer is due: nothing of this kind may happen during a pause. A node that has failed
+    may begin to wait for a person, because that follows from its failure."""
+    match event:
+        case ev.WaitStarted():
+            return event.kind is not ev.WaitKind.PERSON
+        case ev.WaitEnded():
+            return event.outcome is ev.WaitOutcome.EXPIRED
+        case _:
+            return isinstance(event, _HELD_BY_PAUSE)
 
 
 class AuditedLease(NamedTuple):
@@ -87,6 +102,8 @@ class JournalJudge:
             self._findings.saw("S7")
 
     def _follow(self, event: ev.Event, where: str) -> None:
+        if self._is_paused and waits_for_resume(event):
+            self._findings.broke("S18", f"{where}: {type(event).__name__} while it was paused")
         match event:
             case ev.ExecutionStarted() | ev.ExecutionAdopted():
                 self._granted(AuditedGrant(event.epoch, event.holder), where)
@@ -135,6 +152,7 @@ class JournalJudge:
                 self._joins.ended(event.key.node, End.BLOCKED)
             case ev.ExecutionPaused():
                 self._is_paused = True
+                self._findings.saw("S18")
             case ev.ExecutionResumed() | ev.StopOrdered():
                 self._is_paused = False
             case ev.ExecutionReopened():
@@ -184,7 +202,6 @@ class JournalJudge:
 
     def _leased(self, event: ev.RunLeased, where: str) -> None:
         key = event.key
-        self._findings.check("S18", not self._is_paused, f"{where}: {key.node} was leased while it was paused")
         check, before = self._findings.check, self._live.get(key)
         if before is not None and before.number in self._adopted:
             self._findings.broke("S26", f"{where}: {key.node} was granted again though {before} was adopted")

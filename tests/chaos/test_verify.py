@@ -59,6 +59,8 @@ class Told:
     held_back: str
     # Its dead letter was discarded.
     discarded: str
+    # It was paused before its signal came.
+    paused: str
     # Their run is under way. The run of the first one has outlived its coordinator.
     adopted: str
     held: str
@@ -79,12 +81,13 @@ async def told() -> AsyncIterator[Told]:
             await load.final(execution_id)
         held_back = await _held_back(load)
         discarded = await _discarded(stack, load)
+        paused = await _paused(load)
         await _fixed(stack, load)
         await _loop_over_a_workflow(load)
         async with load.held(1) as (adopted,):
             await _taken_over(stack, adopted)
             async with load.held(1) as (held,):
-                yield Told(stack, load, row, retry, branch, loops, held_back, discarded, adopted, held)
+                yield Told(stack, load, row, retry, branch, loops, held_back, discarded, paused, adopted, held)
     shutil.rmtree(ledger)
 
 
@@ -114,6 +117,23 @@ async def _discarded(stack: Stack, load: Load) -> str:
     letters: Any = DeadLetterServiceStub(stack.channel())
     request = dead_letters_pb2.DiscardDeadLetterRequest(dead_letter_id=f"{execution_id}.1")
     await client.call(letters.DiscardDeadLetter, request)
+    return execution_id
+
+
+async def _paused(load: Load) -> str:
+    client, name = load.client, "paused"
+    nodes: list[dict[str, Any]] = [
+        {"id": "wait", "module": "wait_signal@1", "config": {"signal": "go"}},
+        {"id": "b", "module": "noop@1"},
+    ]
+    await client.apply(name, nodes, edges=[{"from": "wait", "to": "b"}])
+    execution_id = await load.start(name)
+    executions = client.executions
+    await client.call(executions.PauseExecution, executions_pb2.PauseExecutionRequest(execution_id=execution_id))
+    signal = executions_pb2.SignalExecutionRequest(execution_id=execution_id, signal="go")
+    await client.call(executions.SignalExecution, signal)
+    await client.call(executions.ResumeExecution, executions_pb2.ResumeExecutionRequest(execution_id=execution_id))
+    await load.final(execution_id)
     return execution_id
 
 
@@ -509,11 +529,25 @@ def s16_a_dead_letter_is_resolved_twice(events: list[ev.Event]) -> list[ev.Event
     return [*events, first(events, ev.DeadLetterResolved)]
 
 
-@breach_in("row")
+@breach_in("paused")
 def s18_granted_while_it_was_paused(events: list[ev.Event]) -> list[ev.Event]:
-    place = events.index(first(events, ev.RunLeased, key=WorkKey("b")))
+    lease, resumed = first(events, ev.RunLeased, key=WorkKey("b")), first(events, ev.ExecutionResumed)
+    others = [event for event in events if event is not resumed]
+    place = others.index(lease) + 1
+    return [*others[:place], resumed, *others[place:]]
+
+
+@breach_in("retry")
+def s18_a_timer_fires_while_it_was_paused(events: list[ev.Event]) -> list[ev.Event]:
+    place = events.index(first(events, ev.BackoffEnded))
     paused = ev.ExecutionPaused(time=events[place].time, message_id="m", caller="ann", reason="")
-    return [*events[:place], paused, *events[place:]]
+    resumed = ev.ExecutionResumed(time=events[place].time, message_id="n", caller="ann")
+    return [*events[:place], paused, events[place], resumed, *events[place + 1 :]]
+
+
+@breach
+async def s16_a_discarded_execution_is_queued_again(false: Falsifier) -> None:
+    await false.run(f"{QUEUE} SET resolution = 'DISCARDED' WHERE execution_id = %s", false.told.held)
 
 
 @breach_in("held_back")
