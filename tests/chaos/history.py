@@ -23,7 +23,8 @@ Execution = resources_pb2.Execution
 
 
 # The mixed graphs: a row, a diamond, retries, a branch with a skipped side, a fan, slow work, a large output, a failure
-# that blocks only the nodes after it, one after which finished nodes are undone, and loops over a list and over turns.
+# that blocks only the nodes after it, one after which finished nodes are undone, and loops over a list and over turns,
+# children, the state of a workflow, and one that people pause, signal, approve and mend (load.py does it).
 def _put(id_: str, **more: Any) -> dict[str, Any]:
     return {"id": id_, "module": "ledger.put@1", "idempotent": True, **more}
 
@@ -40,6 +41,7 @@ def _edges(*pairs: str) -> list[dict[str, Any]]:
 
 _UNDO = {"module": "ledger.put@1", "idempotent": True}
 _JOIN = {"id": "all", "module": "join@1"}
+PEOPLE = "chaos-people"
 GRAPHS: dict[str, dict[str, Any]] = {
     "chaos-row": {"nodes": [_put("a"), _add("b"), _put("c")], "edges": _edges("a>b", "b>c")},
     "chaos-diamond": {
@@ -118,6 +120,38 @@ GRAPHS: dict[str, dict[str, Any]] = {
         ],
         "edges": _edges("each>again"),
     },
+    "chaos-children": {
+        "nodes": [
+            {"id": "kid", "module": "sub_workflow@1", "config": {"workflow": "chaos-row"}},
+            {
+                "id": "each",
+                "module": "for_each@1",
+                "config": {"items": [42, 43], "body": {"workflow": "chaos-branch", "inputs": {"n": "{{ item }}"}}},
+            },
+            _put("after"),
+        ],
+        "edges": _edges("kid>each", "each>after"),
+    },
+    "chaos-state": {
+        "initialState": {"big": 1},
+        "nodes": [
+            _put("first"),
+            {"id": "set", "module": "state.set@1", "inputs": {"big": "{{ input.n }}"}},
+            _put("after", inputs={"of": "{{ state.big }}"}),
+        ],
+        "edges": _edges("first>set", "set>after"),
+    },
+    PEOPLE: {
+        "onFailure": "HOLD",
+        "nodes": [
+            {"id": "nap", "module": "sleep@1", "config": {"duration": "0.1s"}},
+            {"id": "wait", "module": "wait_signal@1", "config": {"signal": "go"}},
+            {"id": "ask", "module": "approval@1", "config": {"title": "Go on?"}},
+            {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "as told"}},
+            _put("after"),
+        ],
+        "edges": _edges("nap>wait", "wait>ask", "ask>bad:approved", "bad>after"),
+    },
 }
 _FAILING = {"chaos-fails", "chaos-saga"}
 EXPECTED = {name: Execution.FAILED if name in _FAILING else Execution.SUCCESS for name in GRAPHS}
@@ -133,6 +167,9 @@ EFFECTS = {
     "chaos-fails": {"apart"},
     "chaos-saga": {"a", "b", "b$undo", "a$undo"},
     "chaos-loops": {"each", "again"},
+    "chaos-children": {"after"},
+    "chaos-state": {"first", "after"},
+    PEOPLE: {"after"},
 }
 
 

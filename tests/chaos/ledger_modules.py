@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from windlass.sdk import Context, TransientError, module
+from windlass.sdk import Context, PermanentError, TransientError, module
 
 _DIRECTORY = Path(os.environ["WINDLASS_TEST_LEDGER"])
 
@@ -74,6 +74,25 @@ async def flaky(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) ->
         _write("begin", ctx)
         _write("fail", ctx)
         raise TransientError("the first attempt always fails")
+    return await _work(ctx, config)
+
+
+@module("ledger.strict@1", idempotent=True)
+async def strict(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Fails for good unless its inputs are good."""
+    if not inputs["good"]:
+        _write("begin", ctx)
+        _write("fail", ctx)
+        raise PermanentError("the inputs are not good")
+    return await _work(ctx, config)
+
+
+@module("ledger.call@1", idempotent=True)
+async def call(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Calls a target that is away until a file of its name is in the ledger."""
+    ctx.target(inputs["target"])
+    if not (_DIRECTORY / inputs["target"]).exists():
+        raise TransientError("it is away")
     return await _work(ctx, config)
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import grpc
 
-from tests.chaos.history import GRAPHS, History, calls_in
+from tests.chaos.history import GRAPHS, PEOPLE, History, calls_in
 from tests.support.api import Client
 from tests.support.pace import pause
 from tests.support.probe import eventually
 from tests.support.stack import Stack
-from windlass.api.v1 import resources_pb2
+from windlass.api.v1 import approvals_pb2, dead_letters_pb2, executions_pb2, resources_pb2
+from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
 # A client may meet these codes while things die; any other code is a fault of ours.
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -85,6 +86,7 @@ class Load:
 
     def __init__(self, stack: Stack, ledger: Path, seed: int) -> None:
         self.client = PatientClient(stack)
+        self._letters: Any = DeadLetterServiceStub(stack.channel())
         self._ledger = ledger
         self._random = random.Random(seed)
         self.acknowledged: list[str] = []
@@ -97,7 +99,38 @@ class Load:
         """Start an execution, which is durable on return. The history asks for its end."""
         execution_id = await self._start(workflow)
         self.acknowledged.append(execution_id)
+        if workflow == PEOPLE:
+            await self._attend(execution_id)
         return execution_id
+
+    async def _attend(self, execution_id: str) -> None:
+        """People pause it and let it go on, send its signal, approve, and mend what has failed."""
+        client, executions = self.client, self.client.executions
+        await client.call(executions.PauseExecution, executions_pb2.PauseExecutionRequest(execution_id=execution_id))
+        signal = executions_pb2.SignalExecutionRequest(execution_id=execution_id, signal="go", request_id="the same")
+        await client.call(executions.SignalExecution, signal)
+        resume = executions_pb2.ResumeExecutionRequest(execution_id=execution_id, request_id="the same")
+        await client.call(executions.ResumeExecution, resume)
+        filter_ = f'execution_id = "{execution_id}"'
+
+        async def asked() -> Any:
+            listed = await client.call(
+                client.approvals.ListApprovals, approvals_pb2.ListApprovalsRequest(filter=filter_)
+            )
+            return listed.approvals
+
+        (approval,) = await eventually(asked, FINAL_SECONDS, "the approval")
+        yes = resources_pb2.Approval.APPROVE
+        decision = approvals_pb2.DecideApprovalRequest(approval_id=approval.id, decision=yes)
+        await client.call(client.approvals.DecideApproval, decision)
+
+        async def failed() -> Any:
+            request = dead_letters_pb2.ListDeadLettersRequest(filter=filter_)
+            return (await client.call(self._letters.ListDeadLetters, request)).dead_letters
+
+        (letter,) = await eventually(failed, FINAL_SECONDS, "the dead letter")
+        fixed = dead_letters_pb2.MarkDeadLetterFixedRequest(dead_letter_id=letter.id)
+        await client.call(self._letters.MarkDeadLetterFixed, fixed)
 
     async def _start(self, workflow: str) -> str:
         started = await self.client.start(workflow, request_id=uuid.uuid4().hex, input={"n": 42})
