@@ -1,23 +1,22 @@
-"""The one client of a simulated world. It takes the place of an api: it keeps starts and cancels until they are
-answered, and gives coordinators the definitions."""
+"""The one client of a simulated world. It takes the place of an api: it keeps starts until they are answered, starts
+children and forks, and gives coordinators the definitions. people.py has what is sent to executions."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from tests.simulation.network import Channels, Server
+from tests.simulation.channels import Channels
+from tests.simulation.network import Server
+from tests.simulation.people import People
 from tests.simulation.processes import SimulatedCatalog, address_of
-from tests.simulation.workloads import GO, PlannedStart, Sending, uuid7
+from tests.simulation.starts import PlannedStart, uuid7
 from windlass.catalog.v1 import catalog_pb2_grpc, children_pb2, children_pb2_grpc
-from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1 import queue_pb2 as pb
-from windlass.dispatcher.v1.queue_pb2_grpc import EnqueueServiceStub, QueueServiceStub
-from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+from windlass.dispatcher.v1.queue_pb2_grpc import EnqueueServiceStub
 from windlass.types.v1.start_pb2 import StartOrder
 
 if TYPE_CHECKING:
@@ -35,14 +34,11 @@ class Client:
         self._wake = asyncio.Event()
         # The outcome of each id that was answered, and the execution that it names instead.
         self.answers: dict[str, tuple[int, str]] = {}
-        # The executions for which a cancel was sent. It may have been accepted although no answer came.
-        self.cancelled: set[str] = set()
         self._orders: dict[str, StartOrder] = {}
         self.children: set[str] = set()
         # The forks that were accepted, with the versions that they have.
         self.forks: dict[str, str] = {}
-        # What people have yet to send.
-        self.sendings_open = 0
+        self.people = People(world, self, self._channels)
 
     async def run(self) -> None:
         server: Any = Server(self._world.network, address_of(NAME))
@@ -64,7 +60,7 @@ class Client:
             self._unanswered[execution_id] = self._item(start, execution_id)
             self._wake.set()
             await world.clock.sleep(world.random.choice([0.0, 0.1, 1.0]))
-        await self._send_all(start.execution_id, start.workspace, start.sendings)
+        await self.people.send_all(start.execution_id, start.workspace, start.sendings)
 
     def _item(self, start: PlannedStart, execution_id: str) -> pb.EnqueueItem:
         world = self._world
@@ -129,6 +125,7 @@ class Client:
         item = pb.EnqueueItem(request_hash=b"h" * 32, limits=world.limits[order.workspace])
         item.start.CopyFrom(order)
         item.start.version_id, item.start.version = version_id, 1
+        self._orders.setdefault(id_, item.start)
         if not item.start.HasField("create_time"):
             item.start.create_time.FromDatetime(world.clock.now())
         if id_ not in self.answers:
@@ -139,128 +136,44 @@ class Client:
         if id_ not in self.children:
             self.children.add(id_)
             sendings = [(0.5, each) for each in world.workloads[version_id].sendings]
-            world.loop.spawn_as(world.client_host, self._send_all(id_, order.workspace, sendings))
+            world.loop.spawn_as(world.client_host, self.people.send_all(id_, order.workspace, sendings))
 
-    # ── what people send ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── what people send to ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _send_all(self, execution_id: str, workspace: str, sendings: Sequence[tuple[float, Sending]]) -> None:
-        world = self._world
-        self.sendings_open += len(sendings)
+    async def kept_id(self, execution_id: str) -> str:
+        """The execution that the start with this id has made, once that is known."""
         while execution_id not in self.answers:
-            await world.clock.sleep(0.05)
+            await self._world.clock.sleep(0.05)
         outcome, existing = self.answers[execution_id]
-        id_ = existing if outcome == EXISTING else execution_id
-        for number, (after, sending) in enumerate(sendings):
-            await world.clock.sleep(after)
-            if sending is Sending.APPROVE:
-                await self._approve(id_, workspace)
-            elif sending is Sending.COMPLETE:
-                await self._complete(id_, workspace)
-            elif sending is Sending.RETRY:
-                await self._retry(id_, workspace)
-            elif sending is Sending.FORK:
-                await self._fork(id_, workspace)
-            else:
-                await self._deliver(self._message(sending, id_, f"{sending.value}:{id_}:{number}"), workspace)
-            self.sendings_open -= 1
+        return existing if outcome == EXISTING else execution_id
 
-    async def _fork(self, origin_id: str, workspace: str) -> None:
+    def order_of(self, execution_id: str) -> StartOrder:
+        """What the execution was started with, for a message that may reopen it."""
+        order = StartOrder()
+        order.CopyFrom(self._orders[execution_id])
+        order.ClearField("deadline_time")
+        return order
+
+    async def fork(self, origin_id: str, workspace: str) -> None:
         """As api does it: the order names the origin and its newest event. Sometimes it is asked for twice."""
         world = self._world
-        origin, seq = self._orders[origin_id], world.invariants.seq_of(origin_id)
+        seq = world.invariants.seq_of(origin_id)
         for _ in range(world.random.choice([1, 1, 2])):
             item = pb.EnqueueItem(request_hash=b"f" * 32, limits=world.limits[workspace])
             order = item.start
-            order.CopyFrom(origin)
-            order.ClearField("deadline_time")
+            order.CopyFrom(self.order_of(origin_id))
             order.create_time.FromDatetime(world.clock.now())
             order.execution_id = fork_id = uuid7(world.random, world.loop.time())
             order.request_id = f"fork:{origin_id}"
             order.origin_execution_id, order.origin_seq = origin_id, seq
             self._orders[fork_id], self._unanswered[fork_id] = order, item
             self._wake.set()
-            while fork_id not in self.answers:
-                await world.clock.sleep(0.05)
-            outcome, existing = self.answers[fork_id]
-            kept_id = existing if outcome == EXISTING else fork_id
+            kept_id = await self.kept_id(fork_id)
             is_new = kept_id not in self.forks
             self.forks[kept_id] = order.version_id
             if is_new:
                 sendings = [(0.5, each) for each in world.workloads[order.version_id].sendings]
-                world.loop.spawn_as(world.client_host, self._send_all(kept_id, workspace, sendings))
-
-    async def _approve(self, execution_id: str, workspace: str) -> None:
-        world = self._world
-        while not world.invariants.is_final(execution_id):
-            for (id_, number), approval in list(world.journal.approvals.items()):
-                if id_ == execution_id and approval["state"] == "PENDING":
-                    message_id = f"approve:{id_}:{number}"
-                    message = self._message(Sending.APPROVE, id_, message_id, run=number)
-                    await self._deliver(message, workspace)
-            await world.clock.sleep(0.3)
-
-    async def _complete(self, execution_id: str, workspace: str) -> None:
-        """What a module has deferred, as the one to whom it gave the token."""
-        world = self._world
-        while not world.invariants.is_final(execution_id):
-            for number in world.invariants.deferred_runs(execution_id):
-                message_id = f"complete:{execution_id}:{number}"
-                message = self._message(Sending.COMPLETE, execution_id, message_id, run=number)
-                await self._deliver(message, workspace)
-            await world.clock.sleep(0.3)
-
-    async def _retry(self, execution_id: str, workspace: str) -> None:
-        world, number = self._world, 0
-        while (state := world.invariants.final_state(execution_id)) in ("", "FAILED"):
-            if state:
-                number += 1
-                message = self._message(Sending.RETRY, execution_id, f"retry:{execution_id}:{number}")
-                await self._deliver(message, workspace, self._orders[execution_id])
-            await world.clock.sleep(0.5)
-
-    def _message(self, sending: Sending, execution_id: str, message_id: str, *, run: int = 0) -> ExecutionMessage:
-        message = ExecutionMessage(message_id=message_id, execution_id=execution_id)
-        message.create_time.FromDatetime(self._world.clock.now())
-        if sending is Sending.CANCEL:
-            self.cancelled.add(execution_id)
-            message.cancel.reason = "no longer wanted"
-            return message
-        command = ExecutionCommand(message_id=message_id, caller="somebody")
-        command.time.FromDatetime(self._world.clock.now())
-        match sending:
-            case Sending.PAUSE:
-                command.pause.reason = "to look at it"
-            case Sending.RESUME:
-                command.resume.SetInParent()
-            case Sending.SIGNAL:
-                command.signal.signal, command.signal.payload = GO, b"{}"
-            case Sending.APPROVE:
-                decide = command.decide_approval
-                decide.run, decide.key_id, decide.role, decide.approves, decide.form = run, "key", "ADMIN", True, b"{}"
-            case Sending.COMPLETE:
-                command.complete_run.run, command.complete_run.output = run, b"{}"
-            case Sending.RETRY:
-                command.retry.SetInParent()
-            case Sending.FORK:
-                raise AssertionError("a fork is a start, and no message")
-            case _:
-                assert_never(sending)
-        message.command = command.SerializeToString()
-        return message
-
-    async def _deliver(self, message: ExecutionMessage, workspace: str, start: StartOrder | None = None) -> None:
-        """Send it until there is an answer, and sometimes once more. With a start it may reopen the execution."""
-        request = pb.DeliverRequest(message=message, workspace=workspace, start=start)
-        left = self._world.random.choice([1, 1, 2])
-        for name in itertools.cycle(self._world.names("dispatcher")):
-            try:
-                await QueueServiceStub(self._channels.get(address_of(name))).Deliver(request)
-            except grpc.aio.AioRpcError:
-                await self._world.clock.sleep(0.2)
-                continue
-            left -= 1
-            if not left:
-                return
+                world.loop.spawn_as(world.client_host, self.people.send_all(kept_id, workspace, sendings))
 
 
 class _ChildServicer(children_pb2_grpc.ChildServiceServicer):

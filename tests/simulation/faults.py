@@ -31,6 +31,8 @@ class Faults:
             self._cut,
             self._break_connections,
             self._slow_network,
+            self._call_trouble,
+            self._call_trouble,
             self._database_away,
             self._database_trouble,
             self._drain,
@@ -134,6 +136,11 @@ class Faults:
         network = self._world.network
         network.delay_max = self._random.choice([0.05, 0.3, 1.0])
         self._later(self._random.uniform(0.5, LONG_SECONDS), lambda: setattr(network, "delay_max", 0.003))
+
+    def _call_trouble(self) -> None:
+        network = self._world.network
+        network.call_trouble = self._random.choice([0.1, 0.4, 0.8])
+        self._later(self._random.uniform(0.5, LONG_SECONDS), lambda: setattr(network, "call_trouble", 0.0))
 
     def _database_away(self) -> None:
         database = self._world.database

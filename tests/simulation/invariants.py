@@ -3,15 +3,15 @@ and the ledger of what modules did.
 
 The journal of each execution is folded here too, event by event as it is committed. So every check sees what is durable
 at that moment, and nothing of what the processes believe. S and L numbers are the promises of the architecture. `cases`
-counts what each check has looked at.
+counts what each check has looked at. endings.py has what must hold when everything is over.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from deploy.audit.journals import waits_for_resume
 from deploy.audit.states import differences
 from services.chassis.lease.timing import RUN
 from services.coordinator.core import events as ev
@@ -20,21 +20,18 @@ from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.fold import apply
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS, execution_row, run_row
-from services.coordinator.core.recorded_rows import TABLE_COLUMNS, columns_of, value_text
-from services.coordinator.core.replaying import Replay
 from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import SETTLED, Execution, WorkState
-from services.coordinator.core.values import SECOND, RunState, WorkKey
+from services.coordinator.core.values import SECOND, DeadLetterResolution, RunState
 from services.coordinator.store.codec import UnknownEvent, unseal
-from services.coordinator.store.journal import fold_journal
 from services.coordinator.store.snapshots import restored
 from services.dispatcher.core.items import State
+from tests.simulation.endings import Endings, Fold
 from tests.simulation.ledger import Call
 from tests.simulation.loop import Host
 from tests.simulation.network import Connection
 from tests.simulation.settings import CIRCUIT_PERMITS
 from tests.support.memory_journal import JournalRow
-from tests.support.steps import done
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 from windlass.definition.examination import examine
 from windlass.dispatcher.v1 import queue_pb2
@@ -47,25 +44,13 @@ _EXECUTION_HOP: Final = "/windlass.dispatcher.v1.CoordinatorSessions/Session"
 _RUN_HOP: Final = "/windlass.coordinator.v1.RunnerSessions/Session"
 _ENQUEUE: Final = "/windlass.dispatcher.v1.EnqueueService/Enqueue"
 # What may still happen to an execution that has ended: it is reopened, or somebody is refused.
-_AFTER_END: Final = (ev.ExecutionAdopted, ev.LateReportRejected, ev.CommandRefused, ev.ExecutionReopened)
-# The deaths of different instances after which work counts as poison.
-_DEATHS: Final = 3
-
-
-class Fold:
-    """The journal of one execution as it was committed, and what it adds up to."""
-
-    def __init__(self, execution: Execution) -> None:
-        self.execution = execution
-        self.rows: list[JournalRow] = []
-        # How many records of its snapshots were looked at.
-        self.records = 0
-        self.epoch = 0
-        # The kinds of events that messages have led to.
-        self.messages: set[tuple[str, str]] = set()
-        self.deferred: list[int] = []
-        self.attempts: set[tuple[WorkKey, int]] = set()
-        self.dead: Counter[WorkKey] = Counter()
+_AFTER_END: Final = (
+    ev.ExecutionAdopted,
+    ev.LateReportRejected,
+    ev.CommandRefused,
+    ev.ExecutionReopened,
+    ev.DeadLetterResolved,
+)
 
 
 class Invariants:
@@ -101,6 +86,23 @@ class Invariants:
         """The runs whose modules have left their work to somebody else."""
         fold = self._folds.get(execution_id)
         return [] if fold is None else list(fold.deferred)
+
+    def live_run(self, execution_id: str, node: str) -> int:
+        """The run of the node that is under way. 0: none is."""
+        fold = self._folds.get(execution_id)
+        live = [] if fold is None else fold.execution.live.values()
+        return next((run.number for run in live if run.work.key.node == node), 0)
+
+    def open_letters(self, execution_id: str) -> list[int]:
+        """The dead letters about which nobody has decided. Those of compensations are not among them."""
+        fold = self._folds.get(execution_id)
+        letters = {} if fold is None else fold.execution.dead_letters
+        pending = [each.run for each in letters.values() if each.resolution is DeadLetterResolution.PENDING]
+        return [run.number for run in pending if not run.work.node.undoes]
+
+    def check_end(self) -> None:
+        """Everything is over."""
+        Endings(self._world, self._folds, self._check).check()
 
     def _check(self, holds: bool, promise: str, what: str) -> None:
         self.cases[promise] += 1
@@ -210,7 +212,26 @@ class Invariants:
             effect = (type(event).__name__, message_id)
             self._check(effect not in fold.messages, "S5", f"{message_id} took effect twice")
             fold.messages.add(effect)
+        if execution.paused_by is not None and waits_for_resume(event):
+            self._world.found(f"S18: {type(event).__name__} of {execution.execution_id} while it was paused")
         match event:
+            case ev.ExecutionPaused():
+                self.cases["S18"] += 1
+            case ev.DeadLetterResolved():
+                is_first = event.run not in fold.resolved
+                self._check(is_first, "S16", f"{execution.execution_id}.{event.run} was resolved twice")
+                fold.resolved.add(event.run)
+            case ev.ChildRequested():
+                fold.children[event.child_execution_id] = event.is_cancelled_with_parent
+            case ev.ChildCancelOrdered():
+                id_ = event.child_execution_id
+                self._check(fold.children[id_], "S7", f"the child {id_} was cancelled, and was to be left alone")
+                fold.cancelled_children.add(id_)
+            case ev.WorkHeldBack():
+                fold.held_back.add(event.key)
+            case ev.WorkLetThrough():
+                self._check(event.key in fold.held_back, "S20", f"{event.key} was let through unasked")
+                fold.held_back.discard(event.key)
             case ev.RunLeased():
                 self._check_lease(fold, event)
             case ev.RunSucceeded():
@@ -242,7 +263,7 @@ class Invariants:
         execution, key = fold.execution, event.key
         is_open = execution.work_of(key).state not in SETTLED
         self._check(is_open, "S8", f"{key} of {execution.execution_id} was leased though it has its outcome")
-        self._check(execution.paused_by is None, "S18", f"{key} was leased while {execution.execution_id} was paused")
+        self._check(key not in fold.held_back, "S20", f"{key} was leased though its circuit has not let it through")
         if event.attempt:
             attempt = (key, event.attempt)
             self._check(attempt not in fold.attempts, "S9", f"attempt {event.attempt} of {key} was granted twice")
@@ -361,91 +382,6 @@ class Invariants:
         """A fork sees what it has taken over, and its origin may be a fork too."""
         origin = self._folds[execution_id].execution.origin.origin_execution_id
         return {origin} | self._origins_of(origin) if origin else set()
-
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def check_end(self) -> None:
-        world = self._world
-        done = {(call.execution_id, call.node, call.effect_key) for call in world.ledger.calls if call.is_done}
-        counts = Counter((execution_id, node) for execution_id, node, _ in done)
-        for execution_id, number in world.accepted().items():
-            start, fold = world.starts[number], self._folds[execution_id]
-            execution = fold.execution
-            state = str(execution.state)
-            is_expected = state in start.workload.ends or self._is_excused(fold, execution_id)
-            self._check(is_expected, "S4", f"{execution_id} ({start.version_id}) ended as {state}: {execution.error}")
-            if state in start.workload.ends and not self._has_died(fold):
-                items = start.workload.items
-                wanted = {node: items.get(node, 1) for node in start.workload.effects}
-                missing = sorted(node for node, count in wanted.items() if counts[execution_id, node] != count)
-                self._check(not missing, "S4", f"{execution_id} has ended without the effects of {missing}")
-            replayed = fold_journal(execution_id, execution.definition, [row.events for row in fold.rows])
-            self._check(execution_row(replayed) == execution_row(execution), "S6", f"{execution_id} folds differently")
-            self._check_replay(execution_id, fold)
-            self._check(fold.rows == world.journal.journal[execution_id], "S1", f"rows of {execution_id} have changed")
-        for start in world.starts:
-            self._check_repeats(start)
-        for execution_id, version_id in world.client.forks.items():
-            self._check_fork(execution_id, version_id)
-
-    def _check_replay(self, execution_id: str, fold: Fold) -> None:
-        """The journal adds up to the rows that were stored, all of them."""
-        tables = self._world.journal
-        replay = Replay(execution_id, fold.execution.definition)
-        for row in fold.rows:
-            for stored in unseal(row.events):
-                assert isinstance(stored.event, ev.Event)
-                done(replay.take(stored.seq, stored.event))
-        done(replay.finish())
-        found = {("executions", 0): tables.executions[execution_id]}
-        for table in ("runs", "approvals", "dead_letters"):
-            rows = getattr(tables, table)
-            found |= {(table, number): row for (id_, number), row in sorted(rows.items()) if id_ == execution_id}
-        comparison = replay.comparison()
-        for (table, number), stored_row in found.items():
-            columns = columns_of(table, [stored_row[column] for column in TABLE_COLUMNS[table]])
-            done(comparison.take((table, number), json.loads(value_text(columns))))
-        result = done(comparison.result())
-        is_same = result.first_difference is None and result.recorded_hash == result.replayed_hash
-        self._check(is_same, "S6", f"{execution_id} replays to something else: {result}")
-        is_same = result.redecided > 0 and result.decided_otherwise is None
-        self._check(is_same, "S6", f"{execution_id} is decided otherwise once more: {result}")
-
-    def _check_fork(self, execution_id: str, version_id: str) -> None:
-        fold, workload = self._folds[execution_id], self._world.workloads[version_id]
-        state = str(fold.execution.state)
-        is_expected = state in workload.ends or self._is_excused(fold, execution_id)
-        self._check(is_expected, "S4", f"the fork {execution_id} ({version_id}) ended as {state}")
-        forks = [each for each in self._folds.values() if each.execution.origin.origin_execution_id]
-        ids = [each.execution.origin.request_id for each in forks]
-        self._check(len(ids) == len(set(ids)), "S14", f"a request made two forks: {ids}")
-
-    def _is_excused(self, fold: Fold, execution_id: str) -> bool:
-        execution = fold.execution
-        match str(execution.state):
-            case "CANCELLED":
-                return execution_id in self._world.client.cancelled
-            case "TIMEOUT":
-                return execution.deadline > 0 and execution.end_time >= execution.deadline
-            case "FAILED":
-                return self._has_died(fold) or any(map(self._has_died, self._children_of(execution_id)))
-            case _:
-                return False
-
-    def _children_of(self, execution_id: str) -> list[Fold]:
-        return [each for each in self._folds.values() if each.execution.origin.parent_execution_id == execution_id]
-
-    @staticmethod
-    def _has_died(fold: Fold) -> bool:
-        """Its runners have died with a piece of its work too often."""
-        return max(fold.dead.values(), default=0) >= _DEATHS
-
-    def _check_repeats(self, start: Any) -> None:
-        ids = [start.execution_id, *start.repeats]
-        kept = [each for each in ids if each in self._folds]
-        self._check(len(kept) == 1, "S14", f"the start {start.request_id or ids[0]} made {kept}")
-        named = {self._world.client.answers[each][1] for each in ids} - {""}
-        self._check(named <= set(kept), "S14", f"{start.request_id} was answered with {named}, and made {kept}")
 
 
 __all__ = ["SECOND", "Fold", "Invariants"]

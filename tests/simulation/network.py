@@ -5,17 +5,22 @@ direction they keep their order; everything else may be late. A link (client, se
 both: then its messages are held, as TCP does, until the link is mended or the connection is given up. When a process
 ends, its peers learn it after a moment, or only after a long time.
 
-Servers and clients are those of the product, down to the generated stubs: `Channel` takes the place of a channel,
-`Server` of a server.
+While there is trouble with calls, each unary call may meet a fate (`CallFate`): it or its answer is late, so that calls
+overtake each other, or is lost, or it arrives twice, as when a client or a proxy repeats it. No message of a stream is
+lost, doubled or overtaken alone: HTTP/2 keeps their order, and a stream that misses one is over. So streams only break.
+
+Servers and clients are those of the product, down to the generated stubs: `Channel` (channels.py) takes the place of a
+channel, `Server` of a server.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -23,16 +28,32 @@ from services.chassis.grpc.errors import status_code, status_of, trailers_of
 from services.chassis.grpc.health import HealthBoard
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from tests.simulation.loop import Host, VirtualLoop, present_host
-from tests.simulation.settings import SCALE
 
 # A message on its way: the bytes, or one of these.
 _OPEN, _END = object(), object()
 # How long a peer may not notice that the other side is gone: keepalive finds it.
 UNNOTICED_SECONDS = 4.0
-# How long a unary call may take when its caller says nothing, before it is scaled.
-_CALL_SECONDS = 5.0
+# How late a call or its answer may be. It is longer than any caller waits, and than the pauses between its attempts.
+_LATE_SECONDS = 3.0
 # (server's method, whether it goes to the server, the connection, bytes)
 Tap = Callable[["Connection", bool, bytes], None]
+
+
+class CallFate(Enum):
+    """What becomes of a unary call."""
+
+    DONE = "done"
+    # Other calls overtake it. Its caller may have given it up by then.
+    LATE = "late"
+    ANSWER_LATE = "answer late"
+    # The caller sees UNAVAILABLE, or nothing until its deadline.
+    LOST = "lost"
+    # It may also arrive after the caller was told that it failed.
+    ANSWER_LOST = "answer lost"
+    TWICE = "twice"
+
+
+_BAD_FATES: Final = tuple(fate for fate in CallFate if fate is not CallFate.DONE)
 
 
 class Broken(grpc.aio.AioRpcError):
@@ -56,6 +77,9 @@ class Network:
         self.taps: list[Tap] = []
         # The most that a message takes. Faults raise it for a while.
         self.delay_max = 0.003
+        # The share of unary calls that meet a bad fate, and how many have met each.
+        self.call_trouble = 0.0
+        self.cases: Counter[str] = Counter()
         self._servers: dict[str, Server] = {}
         # Directions that are cut: from one name to another.
         self._cut: set[tuple[str, str]] = set()
@@ -63,6 +87,16 @@ class Network:
 
     def delay(self) -> float:
         return self.random.uniform(0.0002, self.delay_max)
+
+    def call_fate(self) -> CallFate:
+        if not self.call_trouble or self.random.random() >= self.call_trouble:
+            return CallFate.DONE
+        fate = self.random.choice(_BAD_FATES)
+        self.cases[f"call {fate.value}"] += 1
+        return fate
+
+    def lateness(self) -> float:
+        return self.random.choice([self.random.uniform(0.0, 0.1), self.random.uniform(0.0, _LATE_SECONDS)])
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cut
@@ -77,7 +111,7 @@ class Network:
 
     def mend_all(self) -> None:
         self._cut.clear()
-        self.delay_max = 0.003
+        self.delay_max, self.call_trouble = 0.003, 0.0
         for connection in list(self._connections):
             connection.flush()
 
@@ -138,6 +172,10 @@ class Pipe:
         at = max(self._latest, network.loop.time() + (network.delay() if delay is None else delay))
         self._latest = at
         network.loop.call_as(network.loop.world, at - network.loop.time(), self._travelled, item)
+
+    def hold_back(self, seconds: float) -> None:
+        """What is sent from now on arrives so much later."""
+        self._latest = self._connection.network.loop.time() + seconds
 
     def kill(self) -> None:
         """What is under way is lost."""
@@ -216,6 +254,8 @@ class Connection:
         self.for_client = Inbox(network.loop)
         self.for_server = Inbox(network.loop)
         self.is_over = False
+        # What the server does for a unary call. It is cancelled when its caller is gone, wherever it is.
+        self.serving: asyncio.Task[None] | None = None
         self.done_callbacks: list[Callable[[Any], object]] = []
         network.opened(self)
         self.up.send(_OPEN)
@@ -276,6 +316,8 @@ class Connection:
 
     def _ended_at_server(self) -> None:
         self.for_server.close(grpc.aio.EOF)
+        if self.serving is not None and self.server_host is not None and not self.is_over:
+            self.network.loop.call_as(self.server_host, 0.0, self.serving.cancel)
         self.is_over = True
         self._call_back()
 
@@ -339,7 +381,9 @@ class Server:
         self._network.close(self)
 
     def accept(self, connection: Connection) -> None:
-        self._network.loop.spawn_as(self.host, self._serve(connection))
+        serving = self._network.loop.spawn_as(self.host, self._serve(connection))
+        if self._handlers[connection.method].stream_stream is None:
+            connection.serving = serving
 
     async def _serve(self, connection: Connection) -> None:
         kind = connection.client.name.partition("-")[0]
@@ -359,108 +403,3 @@ class Server:
         except Exception as failure:  # noqa: BLE001 - the caller gets its status, as from the guard
             end = _refused(failure, connection.method)
         connection.finish(end)
-
-
-# ── the client's side ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class StreamCall:
-    """A stream as a client has it."""
-
-    def __init__(
-        self, connection: Connection, serialize: Callable[[Any], bytes], parse: Callable[[bytes], Any]
-    ) -> None:
-        self._connection = connection
-        self._serialize = serialize
-        self._parse = parse
-        self._is_cancelled = False
-
-    async def read(self) -> Any:
-        if self._is_cancelled:
-            raise asyncio.CancelledError
-        item = await self._connection.for_client.get()
-        return item if item is grpc.aio.EOF else self._parse(item)
-
-    async def write(self, message: Any) -> None:
-        connection = self._connection
-        if self._is_cancelled or connection.for_client.end is not None:
-            raise asyncio.InvalidStateError("the call is over")
-        data = self._serialize(message)
-        for tap in connection.network.taps:
-            tap(connection, True, data)
-        connection.up.send(data)
-        await asyncio.sleep(0)
-
-    def cancel(self) -> bool:
-        if not self._is_cancelled:
-            self._is_cancelled = True
-            self._connection.for_client.interrupt()
-            self._connection.cancel()
-        return True
-
-
-class UnaryCall:
-    def __init__(self, channel: Channel, method: str, serialize: Any, parse: Any) -> None:
-        self._channel = channel
-        self._method = method
-        self._serialize = serialize
-        self._parse = parse
-
-    async def __call__(self, request: Any, *, timeout: float | None = None) -> Any:
-        connection = self._channel.connect(self._method)
-        connection.up.send(self._serialize(request))
-        try:
-            async with asyncio.timeout((timeout or _CALL_SECONDS) * SCALE):
-                answer = await connection.for_client.get()
-        except TimeoutError:
-            raise Broken(grpc.StatusCode.DEADLINE_EXCEEDED, "the time for this call is over") from None
-        finally:
-            connection.cancel()
-        if answer is grpc.aio.EOF:
-            raise Broken(grpc.StatusCode.UNKNOWN, "no answer came")
-        return self._parse(answer)
-
-
-class Channel:
-    """A channel for generated stubs."""
-
-    def __init__(self, network: Network, address: str) -> None:
-        self._network = network
-        self._address = address
-
-    def connect(self, method: str) -> Connection:
-        return Connection(self._network, present_host(), self._address, method)
-
-    def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> UnaryCall:
-        return UnaryCall(self, method, request_serializer, response_deserializer)
-
-    def stream_stream(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
-        return lambda: StreamCall(self.connect(method), request_serializer, response_deserializer)
-
-    def unary_stream(self, method: str, *_: Any, **__: Any) -> Any:
-        return self._never(method)
-
-    stream_unary = unary_stream
-
-    @staticmethod
-    def _never(method: str) -> Callable[[], None]:
-        def call(*_: Any, **__: Any) -> None:
-            raise AssertionError(f"{method} is not simulated")
-
-        return call
-
-
-class Channels:
-    """What a service gets its channels from."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    def get(self, address: str) -> Any:
-        return Channel(self._network, address)
-
-    async def forget(self, address: str, grace: float | None = None) -> None:
-        """A channel keeps nothing."""
-
-    async def close(self, grace: float | None = None) -> None:
-        """As above."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from services.chassis.grpc.addresses import AddressBook
-from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.process.lifecycle import Loops, Process, Steps
 from services.chassis.process.service import Service, plug_in
@@ -21,9 +21,10 @@ from services.runner.app.modules import built_in
 from services.runner.config import RunnerSettings
 from services.runner.core.egress import Egress
 from services.runner.wiring import RunnerService
+from tests.simulation.channels import Channels
 from tests.simulation.ledger import declare_modules
 from tests.simulation.loop import Host
-from tests.simulation.network import Channels, Server
+from tests.simulation.network import Server
 from tests.simulation.settings import CIRCUIT_PERMITS, SNAPSHOT_EVENTS
 from tests.support.memory_circuits import MemoryCircuits
 from tests.support.memory_journal import MemoryJournal, MemoryReads
@@ -147,7 +148,13 @@ class SimulatedCoordinator(CoordinatorService):
         return Server(self._world.network, self._address)
 
     async def prepare(self) -> None:
-        """There are no migrations to check."""
+        """The circuits are read before the first grant, as by the product. There are no migrations to check. While the
+        database is away, a real process ends and is started again; this one asks again."""
+        while True:
+            try:
+                return await self._circuits.tick()
+            except DependencyUnavailable:
+                await self._clock.sleep(0.1)
 
     def loops(self) -> Loops:
         return [each for each in super().loops() if each[0] not in _LEFT_OUT]

@@ -2,7 +2,7 @@
 
 A new feature of the engine gets a generator here: a function that draws a definition, and says how its executions may
 end, which nodes must have had their effect, and what people have to send. Add it to GENERATORS. What people may send to
-any execution (a cancel, a pause) is drawn in `draw_starts`, and made into a message in client.py.
+any execution (a cancel, a pause) is drawn in starts.py, and made into a message in people.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from enum import Enum
 from itertools import pairwise
 from random import Random
 from typing import Any, Final
-from uuid import UUID
-
-from tests.simulation.loop import START
 
 SUCCESS: Final = frozenset({"SUCCESS"})
 FAILED: Final = frozenset({"FAILED"})
@@ -32,14 +29,28 @@ class Sending(Enum):
     APPROVE = "approve"
     # Every run that its module has left to somebody else is completed, until the execution has ended.
     COMPLETE = "complete"
+    # The same, but at first they fail.
+    STRUGGLE = "struggle"
     # What has failed is done again, until the execution has ended well or for another reason.
     RETRY = "retry"
     # A fork is started that takes over what was done well so far.
     FORK = "fork"
+    # The run of the node SLOW is set aside while it is under way.
+    QUARANTINE = "quarantine"
+    # Every dead letter is decided about, until the execution has ended and none is open.
+    REQUEUE = "requeue"
+    FIX = "fix"
+    DISCARD = "discard"
+    # In all three ways at once.
+    ARGUE = "argue"
 
 
 # The signal that executions wait for.
 GO: Final = "go"
+# A node with a run that takes long enough to be set aside.
+SLOW: Final = "slow"
+# Stands for the name of the child's workflow until that is known.
+_CHILD: Final = "the child"
 
 
 @dataclass
@@ -56,25 +67,6 @@ class Workload:
     child: Workload | None = None
 
 
-@dataclass
-class PlannedStart:
-    """A start, and what is sent to its execution later."""
-
-    at: float
-    execution_id: str
-    workspace: str
-    version_id: str
-    workload: Workload
-    priority: int = 3
-    request_id: str = ""
-    # Seconds after the start. None: never.
-    deadline: float | None = None
-    # What people send, each so many seconds after the one before it was answered.
-    sendings: list[tuple[float, Sending]] = field(default_factory=list)
-    # The same start is sent once more, under another id: its request id makes it the same.
-    repeats: list[str] = field(default_factory=list)
-
-
 def _work(random: Random, id_: str, **config: Any) -> Document:
     seconds = random.choice([0.0, 0.0, 0.01, 0.05, 0.2, random.uniform(0.2, 2.5)])
     module = random.choice(["ledger.put@1", "ledger.add@1"])
@@ -88,6 +80,15 @@ def _edges(*pairs: str) -> list[Document]:
         {"from": ends.split(">")[0], "to": ends.split(">")[1]} | ({"when": when} if when else {})
         for ends, _, when in parts
     ]
+
+
+# For work that fails some times, and then is done.
+_OFTEN: Final = {"attempts": 40, "initialDelay": "0.1s", "factor": 1.5, "maxDelay": "1s"}
+_CHILD_CONFIG: Final = {"workflow": _CHILD}
+
+
+def _child(id_: str, **config: Any) -> Document:
+    return {"id": id_, "module": "sub_workflow@1", "config": {**_CHILD_CONFIG, **config}}
 
 
 def row(random: Random) -> Workload:
@@ -116,10 +117,9 @@ def fan(random: Random) -> Workload:
 def retries(random: Random) -> Workload:
     """A node fails once or twice, and then does its work."""
     flaky = _work(random, "flaky", fails=random.randint(1, 2))
-    retry = {"attempts": 40, "initialDelay": "0.1s", "factor": 1.5, "maxDelay": "1s"}
     nodes = [flaky, _work(random, "after")]
     return Workload(
-        {"retry": retry, "nodes": nodes, "edges": _edges("flaky>after")}, effects=frozenset(["flaky", "after"])
+        {"retry": _OFTEN, "nodes": nodes, "edges": _edges("flaky>after")}, effects=frozenset(["flaky", "after"])
     )
 
 
@@ -149,9 +149,8 @@ def renders(random: Random) -> Workload:
 def targets(random: Random) -> Workload:
     """What it calls is away for a while, so its circuit opens."""
     ids = [f"n{i}" for i in range(random.randint(2, 6))]
-    retry = {"attempts": 40, "initialDelay": "0.1s", "factor": 1.5, "maxDelay": "1s"}
     nodes = [{"id": id_, "module": "ledger.call@1", "config": {"fails_calls": random.randint(1, 3)}} for id_ in ids]
-    return Workload({"retry": retry, "nodes": nodes, "edges": []}, effects=frozenset(ids))
+    return Workload({"retry": _OFTEN, "nodes": nodes, "edges": []}, effects=frozenset(ids))
 
 
 def fails(random: Random) -> Workload:
@@ -204,10 +203,36 @@ def turns(random: Random) -> Workload:
 
 
 def children(random: Random) -> Workload:
-    """It starts an execution of another workflow, and waits for it."""
-    child = random.choice([row, sleeps, signals])(random)
-    nodes = [_work(random, "a"), {"id": "kid", "module": "sub_workflow@1"}, _work(random, "b")]
-    return Workload({"nodes": nodes, "edges": _edges("a>kid", "kid>b")}, effects=frozenset("ab"), child=child)
+    """It starts an execution of another workflow, and waits for it. One that fails is handled."""
+    child = random.choice([row, sleeps, signals, fails])(random)
+    nodes = [_work(random, "a"), _child("kid"), _work(random, "b")]
+    edges = _edges("a>kid", "kid>b:failure" if child.ends == FAILED else "kid>b")
+    return Workload({"nodes": nodes, "edges": edges}, effects=frozenset("ab"), child=child)
+
+
+def crowds(random: Random) -> Workload:
+    """A loop over some items, each of which is a child."""
+    config = {"items": list(range(random.randint(1, 4))), "maxParallel": random.randint(1, 3), "body": _CHILD_CONFIG}
+    nodes = [{"id": "loop", "module": "for_each@1", "config": config}, _work(random, "after")]
+    child = random.choice([row, sleeps])(random)
+    return Workload({"nodes": nodes, "edges": _edges("loop>after")}, effects=frozenset(["after"]), child=child)
+
+
+def orphans(random: Random) -> Workload:
+    """It fails while its child goes on, which is cancelled with it or left alone."""
+    kid = _child("kid", onParentEnd=random.choice(["CANCEL", "ABANDON"]))
+    bad = _work(random, "bad", is_permanent=True)
+    child = random.choice([row, sleeps])(random)
+    return Workload({"onFailure": "FAIL_FAST", "nodes": [kid, bad], "edges": []}, FAILED, child=child)
+
+
+def states(random: Random) -> Workload:
+    """Two branches set keys of the state, and what stands behind them reads both."""
+    first = {"id": "one", "module": "state.set@1", "inputs": {"who": "{{ execution.id }}"}}
+    second = {"id": "two", "module": "state.set@1", "inputs": {"done": "{{ nodes.a.output.node }}"}}
+    last = _work(random, "b") | {"inputs": {"of": "{{ state.who }}", "done": "{{ state.done }}"}}
+    nodes = [_work(random, "a"), first, second, last]
+    return Workload({"nodes": nodes, "edges": _edges("a>one", "a>two", "one>b", "two>b")}, effects=frozenset("ab"))
 
 
 def sagas(random: Random) -> Workload:
@@ -219,10 +244,12 @@ def sagas(random: Random) -> Workload:
 
 
 def outside(random: Random) -> Workload:
-    """Somebody else finishes the work of a node."""
+    """Somebody else finishes the work of a node, perhaps after a failure."""
     nodes = [{"id": "a", "module": "ledger.defer@1"}, _work(random, "b")]
-    definition = {"nodes": nodes, "edges": _edges("a>b")}
-    return Workload(definition, effects=frozenset("ab"), sendings=(Sending.COMPLETE,))
+    definition = {"retry": _OFTEN, "nodes": nodes, "edges": _edges("a>b")}
+    return Workload(
+        definition, effects=frozenset("ab"), sendings=(random.choice([Sending.COMPLETE, Sending.STRUGGLE]),)
+    )
 
 
 def reopened(random: Random) -> Workload:
@@ -230,6 +257,32 @@ def reopened(random: Random) -> Workload:
     bad = _work(random, "bad", fails_calls=random.randint(1, 2)) | {"retry": {"attempts": 1}}
     definition = {"nodes": [_work(random, "a"), bad, _work(random, "c")], "edges": _edges("a>bad", "bad>c")}
     return Workload(definition, effects=frozenset(["a", "c"]), sendings=(Sending.RETRY,))
+
+
+def letters(random: Random) -> Workload:
+    """A node fails for good, and people decide about it. Meanwhile the execution has ended, or is held."""
+    bad = _work(random, "bad", fails_calls=random.randint(1, 2)) | {"retry": {"attempts": 1}}
+    definition = {"nodes": [_work(random, "a"), bad, _work(random, "c")], "edges": _edges("a>bad", "bad>c")}
+    return _decided(random, definition | {"onFailure": random.choice(["HOLD", "CONTINUE"])})
+
+
+def set_aside(random: Random) -> Workload:
+    """Somebody sets a run aside, if it is not over by then, and people decide about it."""
+    slow = {"id": SLOW, "module": random.choice(["ledger.put@1", "ledger.add@1"]), "config": {"seconds": 1.5}}
+    definition = {"nodes": [_work(random, "a"), slow, _work(random, "c")], "edges": _edges(f"a>{SLOW}", f"{SLOW}>c")}
+    workload = _decided(random, definition | {"onFailure": random.choice(["HOLD", "CONTINUE"])})
+    workload.ends |= SUCCESS
+    workload.effects = frozenset("a")
+    workload.sendings = (Sending.QUARANTINE, *workload.sendings)
+    return workload
+
+
+def _decided(random: Random, definition: Document) -> Workload:
+    """The node between `a` and `c` makes a dead letter."""
+    sending = random.choice([Sending.REQUEUE, Sending.REQUEUE, Sending.FIX, Sending.DISCARD, Sending.ARGUE])
+    ends = {Sending.DISCARD: FAILED, Sending.ARGUE: SUCCESS | FAILED}.get(sending, SUCCESS)
+    effects = frozenset(["a", "c"] if ends == SUCCESS else ["a"])
+    return Workload(definition, ends, effects, sendings=(sending,))
 
 
 GENERATORS: Final[Sequence[Callable[[Random], Workload]]] = (
@@ -250,6 +303,12 @@ GENERATORS: Final[Sequence[Callable[[Random], Workload]]] = (
     sagas,
     outside,
     reopened,
+    crowds,
+    orphans,
+    states,
+    letters,
+    letters,
+    set_aside,
 )
 
 
@@ -265,37 +324,14 @@ def draw_workloads(random: Random) -> dict[str, Workload]:
             name = f"child-{number}"
             workload.child.definition = {"name": name, **workload.child.definition}
             drawn[f"c-{number}"] = workload.child
-            next(node for node in workload.definition["nodes"] if node["id"] == "kid")["config"] = {"workflow": name}
+            workload.definition = _with_child(workload.definition, name)
     return drawn
 
 
-def draw_starts(random: Random, workloads: dict[str, Workload], until: float) -> list[PlannedStart]:
-    workspaces = [f"w{n}" for n in range(random.randint(1, 3))]
-    starts: list[PlannedStart] = []
-    for _ in range(random.randint(3, 14)):
-        version_id = random.choice([id_ for id_ in workloads if id_.startswith("v")])
-        at = random.uniform(0.0, until * 0.8)
-        start = PlannedStart(at, uuid7(random, at), random.choice(workspaces), version_id, workloads[version_id])
-        start.priority = random.randint(1, 5)
-        chance = random.random()
-        needed = [(random.choice([0.0, 0.5, 3.0]), each) for each in start.workload.sendings]
-        if chance < 0.12:
-            start.sendings.append((random.uniform(0.0, 4.0), Sending.CANCEL))
-        elif chance < 0.2:
-            start.deadline = random.uniform(0.5, 6.0)
-        elif chance < 0.35:
-            start.sendings = [(random.uniform(0.0, 3.0), Sending.PAUSE), (random.uniform(0.0, 5.0), Sending.RESUME)]
-        start.sendings = [*start.sendings, *needed]
-        if random.random() < 0.25:
-            place = random.randint(0, len(start.sendings))
-            start.sendings.insert(place, (random.uniform(0.0, 5.0), Sending.FORK))
-        if random.random() < 0.3:
-            start.request_id = f"request-{len(starts)}"
-            start.repeats = [uuid7(random, at) for _ in range(random.randint(0, 2))]
-        starts.append(start)
-    return sorted(starts, key=lambda each: each.at)
-
-
-def uuid7(random: Random, at: float) -> str:
-    ms = int(START.timestamp() * 1_000 + at * 1_000)
-    return str(UUID(int=ms << 80 | 7 << 76 | random.getrandbits(12) << 64 | 2 << 62 | random.getrandbits(62)))
+def _with_child(given: Any, name: str) -> Any:
+    """The same with the name of the child's workflow in it."""
+    if isinstance(given, dict):
+        return {key: _with_child(value, name) for key, value in given.items()}
+    if isinstance(given, list):
+        return [_with_child(value, name) for value in given]
+    return name if given == _CHILD else given

@@ -31,7 +31,8 @@ from tests.simulation.loop import Host, VirtualClock, VirtualLoop, present_host
 from tests.simulation.network import Network
 from tests.simulation.processes import SimulatedProcess
 from tests.simulation.settings import SCALE
-from tests.simulation.workloads import draw_starts, draw_workloads
+from tests.simulation.starts import draw_starts
+from tests.simulation.workloads import draw_workloads
 from tests.support.memory_circuits import CircuitRows
 from tests.support.memory_journal import JournalTables
 from tests.support.memory_queue import QueueTables
@@ -169,7 +170,7 @@ class World:
             self.found(f"L10: not over {HEALED_SECONDS_MAX:g} s after the healing: {self._unfinished()}")
         if not self.violations:
             self.invariants.check_end()
-        executions, cases = len(self.journal.executions), dict(self.invariants.cases)
+        executions, cases = len(self.journal.executions), dict(self.invariants.cases + self.network.cases)
         return Outcome(self.seed, self._hash.hexdigest(), self.violations, loop.time(), executions, cases)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,7 +186,7 @@ class World:
         return found
 
     def is_over(self) -> bool:
-        if self.queue.queue or self.client.sendings_open:
+        if self.queue.queue or self.client.people.sendings_open:
             return False
         sent = (each for start in self.starts for each in (start.execution_id, *start.repeats))
         if not all(each in self.client.answers for each in sent):
