@@ -625,9 +625,8 @@ class RunReport(_message.Message):
         @_builtins.property
         def output(self) -> Global___Output:
             """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. By reference: exactly as UploadOutput
-            answered for a run of this execution. Anything else is a failure of the run, PERMANENT: OUTPUT_NOT_JSON,
-            OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID (the output store has no such output for this execution, or it has another
-            size). In each case the report itself is acknowledged, and must not be sent again. While the output store is away, a
+            answered. Anything else is a failure of the run, PERMANENT: OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID
+            (the workspace has no such output from the month of this execution, or it has another size). In each case the report itself is acknowledged, and must not be sent again. While the output store is away, a
             report by reference is not answered: the lease stays with the runner, which repeats the report like any other.
             """
 
@@ -663,8 +662,8 @@ class RunReport(_message.Message):
         """
         rendered: _builtins.bytes
         """What the runner has rendered, as a JSON object with the members "config" and "inputs". Shown with the dead letter if
-        this failure makes one. A runner sends it only if RunGrant.has_templates was set; more than 64 KiB is ignored. Empty:
-        nothing was rendered.
+        this failure makes one. A runner sends it only if RunGrant.has_templates was set. It is ignored if it has more than
+        64 KiB, is nested more than 30 deep, or if the node says `recordInputs: false`. Empty: nothing was rendered.
         """
         @_builtins.property
         def retry_after(self) -> _duration_pb2.Duration:
@@ -854,7 +853,9 @@ class RunProgress(_message.Message):
     message: _builtins.str
     """For people, at most 8,192 characters; the rest is cut off."""
     cursor: _builtins.bytes
-    """JSON of at most 64 KiB; the next attempt is given the last one. Progress with any other cursor is ignored."""
+    """JSON of at most 64 KiB, nested at most 30 deep; the next attempt is given the last one. With any other cursor, this
+    message only says that the run is under way.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When the work began, by the runner's clock."""

@@ -51,7 +51,8 @@ Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispat
 lists have at most 30,000 items in all. More end the stream with the status RESOURCE_EXHAUSTED, reason
 MESSAGE_TOO_LARGE (a coordinator gives no reason for more than 5 MiB). A holder spreads more items over several
 messages, except the leases of one Attach or Beat, which must be in one: at most 20,000 (HELD_EXCEEDED). Ids, names
-and reasons have at most 255 characters (ATTACH_INVALID, NAME_TOO_LONG). Text is UTF-8 without U+0000: a runner
+and reasons have at most 255 characters (ATTACH_INVALID, NAME_TOO_LONG; a longer ReportHead.instance_id counts as
+empty). Text is UTF-8 without U+0000: a runner
 replaces this in the texts of its modules, like error messages, because a report with it would end one stream after
 the other. Such text, and bytes that cannot be decoded, end the stream of a runner with INVALID_ARGUMENT, reason
 INVALID_REQUEST. Any other violation of the protocol ends it with a Fault and the status OK.
@@ -629,7 +630,8 @@ class Fault(_message.Message):
       FLOOD                  over 8,000 reports without an answer on one stream             sends at most 4,000 at once
       HELD_EXCEEDED          over 20,000 leases, or over 200,000 for one key                holds less, or uses another key
       NOT_READING            over 20,000 items wait, or 20 streams are unread and open      reads; cancels what it gave up
-      TOO_MANY_SESSIONS      the server has 5,000 streams, or 4,000 of keys                 pauses, attaches to another
+      TOO_MANY_SESSIONS      the server has 5,000 streams, or 4,000 of keys, or 2,000 of    pauses, attaches to another
+                             the keys of this workspace
       KEY_SESSIONS_EXCEEDED  the key has 500 streams with this server                       pauses; needs another key
       KEY_INVALID            the key was revoked, or has expired                            reads its key again, pauses
       DATABASE_AWAY          the instance cannot be opened now                              pauses
