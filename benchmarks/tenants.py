@@ -1,8 +1,10 @@
 """`python -m benchmarks.tenants`: what a quiet workspace notices of the others on its stack.
 
 It prints one JSON line for each load: the quiet one's times from the start call to the result, before and after the
-load (`alone`) and during it (`beside`), and the ratio of their 95th percentiles. The quiet workflow is a no-op and a
-template behind it, run one at a time.
+load (`alone`) and during it (`beside`), and the ratio of their 95th percentiles. It fails if one is too high. The quiet
+workflow is a no-op and a template behind it, run one at a time.
+
+A load is one loud tenant, 49 of them, or one that attacks as in tests/chaos/attacks.py, again and again.
 """
 
 from __future__ import annotations
@@ -11,17 +13,22 @@ import argparse
 import asyncio
 import contextlib
 import json
+import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf.struct_pb2 import Struct
 
 from benchmarks.measure import percentile
+from tests.chaos.attacks import ATTACKS, LEASE_SCALE, OPEN, Arena, hostile_server
+from tests.chaos.test_red_team import MODULES
 from tests.support.api import Client, new_workspace
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import running_stack
 from windlass.api.v1.resources_pb2 import Execution
 
 QUIET: dict[str, Any] = {
@@ -32,9 +39,13 @@ QUIET: dict[str, Any] = {
 PAUSE_SECONDS = 0.2
 # Until each of 49 tenants has had its turn.
 SETTLE_SECONDS = 30.0
+# Until an attack is under way.
+ATTACK_SECONDS = 5.0
 # Until nothing of a cancelled load is left.
 CANCEL_SECONDS = 10.0
 LOUD = 49
+# How much longer than alone the 95th percentile of the quiet one may be.
+RATIO_MAX = 1.5
 
 
 async def held(client: Client, nodes: list[dict[str, Any]], count: int = 1, **fields: Any) -> list[str]:
@@ -124,6 +135,31 @@ async def long_delays_of_many(loud: Sequence[Client]) -> AsyncIterator[None]:
 LOADS: dict[str, Callable[[Sequence[Client]], AbstractAsyncContextManager[None]]] = {
     load.__name__: load for load in (long_delays, slow_templates, waves, long_delays_of_many, short_delays_of_many)
 }
+# One hostile tenant.
+ATTACKING = (
+    "answers_in_a_slow_charset",
+    "reads_huge_outputs",
+    "blocks_the_event_loop",
+    "hands_back_all_grants",
+    "starts_with_slow_inputs",
+    "opens_calls_without_end",
+    "sends_parts_of_messages",
+)
+
+
+@contextlib.asynccontextmanager
+async def attacked(arena: Arena, name: str) -> AsyncIterator[None]:
+    async def attack() -> None:
+        while True:
+            await ATTACKS[name](arena)
+
+    attacking = asyncio.create_task(attack())
+    try:
+        yield
+    finally:
+        attacking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await attacking
 
 
 async def times_of(quiet: Client, count: int) -> list[float]:
@@ -142,35 +178,56 @@ def figures(times_ms: Sequence[float]) -> dict[str, float]:
     return {f"p{share}_ms": round(percentile(times_ms, share / 100), 1) for share in (50, 95)}
 
 
-async def measure(stack: Stack, names: Sequence[str], count: int) -> None:
-    quiet = await new_workspace(stack, "quiet", executions_max=5)
+async def measure(arena: Arena, names: Sequence[str], count: int) -> bool:
+    """Whether the quiet one was served beside all of them as it should be."""
+    stack, quiet, is_served = arena.stack, arena.quiet, True
     loud = [await new_workspace(stack, f"loud-{number}", executions_max=3) for number in range(LOUD)]
     await quiet.apply("quiet", **QUIET)
     await times_of(quiet, 30)
     for name in names:
         alone = await times_of(quiet, count)
-        async with LOADS[name](loud):
-            await asyncio.sleep(SETTLE_SECONDS)
+        async with LOADS[name](loud) if name in LOADS else attacked(arena, name):
+            await asyncio.sleep(SETTLE_SECONDS if name in LOADS else ATTACK_SECONDS)
             beside = await times_of(quiet, count)
         await asyncio.sleep(CANCEL_SECONDS)
         alone += await times_of(quiet, count)
         ratio = round(percentile(beside, 0.95) / percentile(alone, 0.95), 2)
+        is_served = is_served and ratio <= RATIO_MAX
         line = {"load": name, "alone": figures(alone), "beside": figures(beside), "p95_ratio": ratio}
         print(json.dumps(line), flush=True)
+    return is_served
 
 
-async def main() -> None:
+@contextlib.asynccontextmanager
+async def running_arena(coordinators: int) -> AsyncIterator[Arena]:
+    with tempfile.TemporaryDirectory(prefix="windlass-ledger-") as ledger:
+        (Path(ledger) / "effects").mkdir()
+        environment = [f"runner:WINDLASS_TEST_LEDGER={ledger}"]
+        async with (
+            hostile_server() as server,
+            running_stack(
+                coordinators=coordinators,
+                modules=[MODULES],
+                allow_net=[OPEN],
+                extra_env=environment,
+                lease_scale=LEASE_SCALE,
+            ) as stack,
+        ):
+            yield Arena(stack, Client(stack), await new_workspace(stack, "quiet", executions_max=5), server, [])
+
+
+async def main() -> bool:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tenants")
-    parser.add_argument("--loads", default=",".join(LOADS))
+    parser.add_argument("--loads", default=",".join([*LOADS, *ATTACKING]))
     parser.add_argument("--count", type=int, default=100, help="executions of the quiet workspace in each part")
     parser.add_argument("--coordinators", type=int, default=1)
     given = parser.parse_args()
     names = given.loads.split(",")
-    if unknown := set(names) - set(LOADS):
+    if unknown := set(names) - {*LOADS, *ATTACKING}:
         parser.error(f"no such load: {', '.join(sorted(unknown))}")
-    async with running_stack(coordinators=given.coordinators, lease_scale=1.0) as stack:
-        await measure(stack, names, given.count)
+    async with running_arena(given.coordinators) as arena:
+        return await measure(arena, names, given.count)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(not asyncio.run(main()))
