@@ -9,9 +9,14 @@ from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from services.chassis.telemetry.otlp import encoded, readable
 from services.chassis.telemetry.tracing import (
+    FinishedSpan,
     Sampler,
     TraceContext,
     flush_tracing,
@@ -129,6 +134,23 @@ async def test_spans_arrive_at_a_collector_under_the_ids_that_were_chosen() -> N
     assert (sale.status.code, sale.status.message, len(sale.links)) == (2, "no change", 1)
     assert spans["backwards"].end_time_unix_nano == 9_000
     await server.stop(0)
+
+
+def test_spans_are_encoded_as_opentelemetry_encodes_them() -> None:
+    context, resource, scope = new_trace(True), Resource({"service.name": "shop"}), InstrumentationScope("shop", "1")
+    plain = FinishedSpan("sell", context, None, 10**18, 10**18 + 1, {}, "", (), "internal")
+    kinds = ("internal", "server", "client", "producer", "consumer")
+    told = [
+        *(plain._replace(kind=kind) for kind in kinds),
+        plain._replace(parent=context.child(), error="SoldOut: none is left"),
+        plain._replace(links=(context.child(), context.child())),
+        plain._replace(
+            attributes={"text": "ä", "empty": "", "yes": True, "no": False, "many": 2**40, "less": -1, "half": 0.5}
+        ),
+    ]
+    spans = [readable(each, resource, scope) for each in told]
+    assert encoded(spans).SerializeToString() == encode_spans(spans).SerializeToString()
+    assert not encoded([]).resource_spans
 
 
 async def test_a_collector_that_is_down_keeps_nobody_waiting() -> None:
