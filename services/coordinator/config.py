@@ -43,5 +43,5 @@ class CoordinatorSettings(StoringSettings):
     # not taken back, so without it one workspace could hold all places for hours. With 0 there is none.
     runner_reserve: float = Field(default=0.2, ge=0.0, le=0.5)
     # How many events an execution has before it gets a snapshot, and how many more before each further one. They are
-    # what a take-over folds at most: some 20 ms. Shorter executions cost nothing.
-    snapshot_events: int = Field(default=1_000, ge=1)
+    # what a take-over folds at most: some 50 ms. Shorter executions cost nothing.
+    snapshot_events: int = Field(default=5_000, ge=1)
