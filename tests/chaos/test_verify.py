@@ -99,12 +99,15 @@ async def _held_back(load: Load) -> str:
     await client.call(client.circuits.OpenCircuit, opening)
 
     async def one_that_waited() -> str:
-        """A coordinator that has not heard of the circuit yet makes the call, which is refused."""
+        """Before a coordinator has heard of the circuit, a runner is granted the work: it makes the call, which is
+        refused, or hands it back."""
         execution_id = await load.start(name)
         await load.final(execution_id)
         request = executions_pb2.ListEventsRequest(execution_id=execution_id, page_size=100)
         events = (await client.call(client.executions.ListEvents, request)).events
-        return execution_id if any(event.type == "WorkLetThrough" for event in events) else ""
+        types = [event.type for event in events]
+        waited = "WorkLetThrough" in types and types.index("WorkHeldBack") < types.index("RunLeased")
+        return execution_id if waited else ""
 
     return await eventually(one_that_waited, 30, "work that waits for a circuit")
 
