@@ -10,7 +10,7 @@ from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
-_EVERY_SECONDS: Final = 60.0
+EVERY_SECONDS: Final = 60.0
 # Pieces of one kind in one round.
 _PIECES_MAX: Final = 20
 
@@ -25,7 +25,7 @@ class Retention:
 
     async def run(self) -> None:
         while True:
-            await self._clock.sleep(_EVERY_SECONDS)
+            await self._clock.sleep(EVERY_SECONDS)
             try:
                 await self.run_once()
             except DependencyUnavailable as failure:

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from services.chassis.blobs import DirectoryBlobs
 from services.chassis.postgres.database import Database, DatabaseAway
+from services.chassis.process import retention
 from services.coordinator.store.partitions import drop_old, kept_since
 from tests.integration.coordinator.test_taking_over import STEP
 from tests.support.coordinator_stage import Stage, eventually
@@ -195,3 +196,38 @@ async def test_a_coordinator_drops_old_months_with_their_outputs(on_stage: Stage
     assert await blobs.get(needed, "default") == b"{}"
     order = on_stage.start(session, on_stage.catalog.add("v-step", **STEP))
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+
+
+async def set_aside(database: Database, days: int) -> str:
+    """Insert the dead letter of a run that failed for good so long ago."""
+    id_ = id_of(NOW - timedelta(days=days))
+    await database.execute(
+        """
+        INSERT INTO dead_letters
+        SELECT (jsonb_populate_record(NULL::dead_letters, $${"number": 1, "version": 1, "iteration": 0,
+            "generation": 1, "attempts": 1, "workspace": "w", "workflow": "w", "node": "n", "module": "m",
+            "reason": "MAX_RETRIES", "resolution": "PENDING", "reviewer": "", "notes": ""}$$::jsonb
+            || jsonb_build_object('execution_id', %s::text, 'quarantine_time', %s::timestamptz))).*
+        """,
+        (id_, NOW - timedelta(days=days)),
+    )
+    return id_
+
+
+async def test_dead_letters_are_forgotten_after_the_time_that_is_set_for_them(
+    on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "EVERY_SECONDS", 0.05)
+    old, young, new = [await set_aside(tables, days) for days in (31, 29, 9)]
+
+    async def kept() -> set[str]:
+        return {row[0] for row in await tables.fetch("SELECT execution_id::text FROM dead_letters")} & {old, young, new}
+
+    async def is_left(ids: set[str]) -> bool:
+        return await kept() == ids
+
+    assert await kept() == {old, young, new}
+    await on_stage.coordinator()
+    await eventually(lambda: is_left({young, new}))
+    await on_stage.coordinator("1", dead_letter_seconds=10 * DAY)
+    await eventually(lambda: is_left({new}))
