@@ -45,6 +45,7 @@ from services.api.rpc.examining import DefinitionExaminer
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.exports import ExportServicer
 from services.api.rpc.forking import Forking
+from services.api.rpc.letter_inputs import LetterInputs
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
@@ -207,7 +208,9 @@ class ApiService:
         runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
         approvals_pb2_grpc.add_ApprovalServiceServicer_to_server(approvals, server)
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
-        letters = DeadLetterServicer(self._dead_letters, Redriver(self._dead_letters, self._clock), self._workflows)
+        letters = DeadLetterServicer(
+            self._dead_letters, Redriver(self._dead_letters, self._clock), LetterInputs(self._reads, self._workflows)
+        )
         dead_letters_pb2_grpc.add_DeadLetterServiceServicer_to_server(letters, server)
         exports = ExportServicer(
             self._executions,

@@ -72,6 +72,7 @@ def _show(letter: Any) -> None:
         "since": render.date(letter.quarantine_time),
         "inputs": render.compact(letter.inputs) if letter.HasField("inputs") else "",
         "config": render.compact(letter.config) if letter.HasField("config") else "",
+        "templates": letter.not_rendered,
         "resolution": render.cell(letter, "resolution"),
         "resolved": render.date(letter.resolve_time),
         "reviewer": letter.reviewer,

@@ -13,14 +13,15 @@ from services.api.app import refusals
 from services.api.app.commands import NewCommand
 from services.api.app.dead_letters import PENDING, DeadLetters
 from services.api.app.identifiers import is_execution_id
-from services.api.app.ports import PAGE_SIZE_MAX, DeadLetterQuery, DeadLetterView, Workflows
+from services.api.app.ports import PAGE_SIZE_MAX, DeadLetterQuery, DeadLetterView
 from services.api.app.redriving import Redrive, Redriver
 from services.api.rpc import translate
 from services.api.rpc.filter_text import conditions_of
 from services.api.rpc.filters import FieldKind, FilterFields, hold
+from services.api.rpc.letter_inputs import LetterInputs
 from services.api.rpc.overrides import OVERRIDES_BYTES_MAX
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import fill, holding, sorted_json, to_dict
+from services.api.rpc.structs import holding, sorted_json, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import dead_letters_pb2 as pb
@@ -45,10 +46,10 @@ _FIELDS: Final = FilterFields(_KINDS, frozenset(), {}, has_labels=False)
 
 
 class DeadLetterServicer(DeadLetterServiceServicer):
-    def __init__(self, dead_letters: DeadLetters, redriver: Redriver, workflows: Workflows) -> None:
+    def __init__(self, dead_letters: DeadLetters, redriver: Redriver, inputs: LetterInputs) -> None:
         self._dead_letters = dead_letters
         self._redriver = redriver
-        self._workflows = workflows
+        self._inputs = inputs
 
     async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: RpcCall) -> pb.ListDeadLettersResponse:
         conditions = conditions_of(request.filter, _FIELDS)
@@ -71,7 +72,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
 
     async def GetDeadLetter(self, request: pb.GetDeadLetterRequest, context: RpcCall) -> pb.GetDeadLetterResponse:
         letter = await self._dead_letters.find(caller().workspace, request.dead_letter_id)
-        return holding(pb.GetDeadLetterResponse, dead_letter=await self._whole(letter))
+        return holding(pb.GetDeadLetterResponse, dead_letter=await self._inputs.shown(caller().workspace, letter))
 
     async def RequeueDeadLetter(
         self, request: pb.RequeueDeadLetterRequest, context: RpcCall
@@ -157,23 +158,6 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         command = _command("quarantine", request.run_id, message, "once")._replace(has_content=False)
         letter = await self._dead_letters.quarantine(caller().workspace, request.run_id, command)
         return holding(pb.QuarantineRunResponse, dead_letter=letter.record)
-
-    async def _whole(self, letter: DeadLetterView) -> pb.DeadLetter:
-        """With the inputs and the config of its node, as they were rendered or as they are in the definition."""
-        whole = pb.DeadLetter()
-        whole.CopyFrom(letter.record)
-        if letter.rendered:
-            rendered = orjson.loads(letter.rendered)
-            fill(whole.inputs, orjson.dumps(rendered["inputs"]))
-            fill(whole.config, orjson.dumps(rendered["config"]))
-            return whole
-        record = await self._workflows.get(caller().workspace, whole.workflow, whole.version)
-        nodes = orjson.loads(record.definition).get("nodes", ()) if record is not None else ()
-        for node in nodes:
-            if node["id"] == whole.node:
-                fill(whole.inputs, orjson.dumps(node.get("inputs", {})))
-                fill(whole.config, orjson.dumps(node.get("config", {})))
-        return whole
 
 
 def _overrides(given: Struct) -> bytes:

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-import orjson
-
 from services.api.app import refusals
 from services.api.app.executions import Executions
 from services.api.app.identifiers import is_run_id
 from services.api.app.outside_work import OutsideWork
 from services.api.app.ports import RunView
 from services.api.rpc import translate
+from services.api.rpc.letter_inputs import RunInputReads
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import fill, holding, sorted_json, to_dict
+from services.api.rpc.structs import fill_documents, holding, sorted_json, to_dict
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.grpc.limits import SMALL_BYTES_MAX
 from services.chassis.identity.callers import caller
@@ -24,7 +23,7 @@ from windlass.api.v1 import runs_pb2_grpc
 from windlass.coordinator.v1 import commands_pb2, reads_pb2
 
 
-class RunReads(Protocol):
+class RunReads(RunInputReads, Protocol):
     """Any coordinator."""
 
     async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse: ...
@@ -32,8 +31,6 @@ class RunReads(Protocol):
     async def run(self, run_id: str) -> reads_pb2.RunRecord | None: ...
 
     def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]: ...
-
-    async def run_inputs(self, run_id: str, workspace: str) -> bytes: ...
 
 
 class RunServicer(runs_pb2_grpc.RunServiceServicer):
@@ -79,9 +76,12 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
     async def GetRunInputs(self, request: pb.GetRunInputsRequest, context: RpcCall) -> pb.GetRunInputsResponse:
         if not is_run_id(request.run_id):
             raise refusals.run_not_found(request.run_id)
-        documents = await self._reads.run_inputs(request.run_id, caller().workspace)
-        # A mebibyte takes a second perhaps, in which others are served.
-        return await asyncio.to_thread(_inputs, documents)
+        documents, response = (
+            await self._reads.run_inputs(request.run_id, caller().workspace),
+            pb.GetRunInputsResponse(),
+        )
+        await asyncio.to_thread(fill_documents, response, documents)
+        return response
 
     async def CompleteRun(self, request: pb.CompleteRunRequest, context: RpcCall) -> pb.CompleteRunResponse:
         run = await self._outside.run_of(request.token)
@@ -115,10 +115,3 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
             message.heartbeat_run.message = request.message
         await self._outside.heartbeat(run, message)
         return pb.HeartbeatRunResponse(run_id=run.id)
-
-
-def _inputs(documents: bytes) -> pb.GetRunInputsResponse:
-    found, response = orjson.loads(documents), pb.GetRunInputsResponse()
-    fill(response.inputs, orjson.dumps(found["inputs"]))
-    fill(response.config, orjson.dumps(found["config"]))
-    return response

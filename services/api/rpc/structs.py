@@ -121,6 +121,14 @@ def fill(struct: struct_pb2.Struct, content: bytes) -> None:
     _fill(struct, document if isinstance(document, dict) else {"value": document})
 
 
+def fill_documents(message: Any, documents: bytes) -> None:
+    """Parse JSON with the members `inputs` and `config` into the fields of these names. A mebibyte takes a second
+    perhaps, so this is called in a thread."""
+    found = orjson.loads(documents)
+    for name in ("inputs", "config"):
+        fill(getattr(message, name), orjson.dumps(found[name]))
+
+
 def _fill(struct: struct_pb2.Struct, document: dict[str, Any]) -> None:
     fields = struct.fields
     for key, inner in document.items():

@@ -102,6 +102,7 @@ class DeadLetter(_message.Message):
     REQUEUED_RUN_ID_FIELD_NUMBER: _builtins.int
     ITERATION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    NOT_RENDERED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The id of the run that failed for good; that of the execution if it could not be admitted."""
     execution_id: _builtins.str
@@ -122,12 +123,16 @@ class DeadLetter(_message.Message):
     """The first run of the work after it was requeued or fixed. Empty until there is one."""
     iteration: _builtins.int
     generation: _builtins.int
+    not_rendered: _builtins.str
+    """Why the inputs and the config are shown with their templates instead of as they were rendered: a reason as GetRunInputs
+    gives it, a colon and a sentence. Empty: they are as they were rendered. Set by GetDeadLetter.
+    """
     @_builtins.property
     def error(self) -> _resources_pb2.Run.Error: ...
     @_builtins.property
     def inputs(self) -> _struct_pb2.Struct:
-        """What the node worked on and its config, as they were rendered. With their templates unresolved when that is not known:
-        nothing was rendered, it was more than 64 KiB, or the workflow says `recordInputs: false`. Set by GetDeadLetter.
+        """What the node worked on and its config, as they were rendered, with what a person had laid over them. If
+        `not_rendered` is set, they are those of the definition. Set by GetDeadLetter. Absent for ADMISSION.
         """
 
     @_builtins.property
@@ -159,10 +164,11 @@ class DeadLetter(_message.Message):
         requeued_run_id: _builtins.str = ...,
         iteration: _builtins.int = ...,
         generation: _builtins.int = ...,
+        not_rendered: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "error", b"error", "inputs", b"inputs", "quarantine_time", b"quarantine_time", "resolve_time", b"resolve_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "config", b"config", "error", b"error", "execution_id", b"execution_id", "generation", b"generation", "id", b"id", "inputs", b"inputs", "iteration", b"iteration", "module", b"module", "node", b"node", "notes", b"notes", "quarantine_time", b"quarantine_time", "reason", b"reason", "requeued_run_id", b"requeued_run_id", "resolution", b"resolution", "resolve_time", b"resolve_time", "reviewer", b"reviewer", "run_id", b"run_id", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "config", b"config", "error", b"error", "execution_id", b"execution_id", "generation", b"generation", "id", b"id", "inputs", b"inputs", "iteration", b"iteration", "module", b"module", "node", b"node", "not_rendered", b"not_rendered", "notes", b"notes", "quarantine_time", b"quarantine_time", "reason", b"reason", "requeued_run_id", b"requeued_run_id", "resolution", b"resolution", "resolve_time", b"resolve_time", "reviewer", b"reviewer", "run_id", b"run_id", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

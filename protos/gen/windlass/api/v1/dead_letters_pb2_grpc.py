@@ -107,7 +107,9 @@ class DeadLetterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDeadLetter(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """With the inputs and the config that the run worked on. If the failure did not bring them along, they are rendered once
+        more, as by GetRunInputs. Records nothing.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

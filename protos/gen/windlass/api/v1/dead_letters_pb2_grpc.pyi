@@ -29,6 +29,9 @@ class DeadLetterServiceStub:
     The group with the newest one first, at most 1,000. Records nothing.
     """
     GetDeadLetter: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.GetDeadLetterRequest, _dead_letters_pb2.GetDeadLetterResponse]
+    """With the inputs and the config that the run worked on. If the failure did not bring them along, they are rendered once
+    more, as by GetRunInputs. Records nothing.
+    """
     RequeueDeadLetter: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.RequeueDeadLetterRequest, _dead_letters_pb2.RequeueDeadLetterResponse]
     """The work is done again, with everything that depends on it, and the execution goes on, also if it had ended: see
     RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`; other content
@@ -86,7 +89,10 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _dead_letters_pb2.GetDeadLetterRequest,
         context: _aio.ServicerContext[_dead_letters_pb2.GetDeadLetterRequest, _abc.Awaitable[_dead_letters_pb2.GetDeadLetterResponse]],
-    ) -> _abc.Awaitable[_dead_letters_pb2.GetDeadLetterResponse]: ...
+    ) -> _abc.Awaitable[_dead_letters_pb2.GetDeadLetterResponse]:
+        """With the inputs and the config that the run worked on. If the failure did not bring them along, they are rendered once
+        more, as by GetRunInputs. Records nothing.
+        """
 
     @_abc_1.abstractmethod
     def RequeueDeadLetter(
