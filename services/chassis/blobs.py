@@ -81,6 +81,10 @@ class BlobTooLarge(Exception):
     """More bytes came than the caller takes."""
 
 
+class BlobDiffers(Exception):
+    """What came has another hash than the caller was told."""
+
+
 class _CanClose(Protocol):
     def close(self) -> None: ...
 
@@ -103,8 +107,11 @@ class DirectoryBlobs:
         """Keep a value of this owner, which is durable on return. `month` is what `month_of` returns."""
         return await self._in_thread(self._put, value, owner, month)
 
-    async def put_parts(self, parts: AsyncIterator[bytes], bytes_max: int, owner: str, month: str) -> BlobRef:
-        """Keep a value that comes in parts. It is durable on return. Raises BlobTooLarge, and then nothing is kept."""
+    async def put_parts(
+        self, parts: AsyncIterator[bytes], bytes_max: int, owner: str, month: str, *, sha256: str = ""
+    ) -> BlobRef:
+        """Keep a value that comes in parts. It is durable on return. Raises BlobTooLarge, or BlobDiffers if its hash
+        is not the one that was given; then nothing is kept."""
         digest, size_bytes = hashlib.sha256(), 0
         unfinished = await self._opened(self._unfinished)
         try:
@@ -115,6 +122,8 @@ class DirectoryBlobs:
                 digest.update(part)
                 await self._in_thread(unfinished.file.write, part)
             ref = blob_ref(owner, month, digest.hexdigest(), size_bytes)
+            if sha256 not in ("", ref.sha256):
+                raise BlobDiffers(ref.key)
             await self._in_thread(self._finish, unfinished, self._directory / ref.key)
         finally:
             await self._closed(unfinished)

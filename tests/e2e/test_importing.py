@@ -250,7 +250,7 @@ HARM: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], st
     "the rows were taken out": (_without_rows, "has rows if the execution has ended"),
     "the hash is another": (_changed("end", lambda end: end | {"recorded_hash": "0" * 64}), "has the hash of"),
     "an output was changed": (
-        _changed("output", lambda output: output | {"data": output["data"].replace("x", "y")}),
+        _changed("output", lambda output: output | {"data": output["data"].replace("harm", "haul")}),
         "is not the one that its event names",
     ),
     "an output is too long": (
@@ -280,24 +280,36 @@ def whole() -> dict[str, Any]:
     return {}
 
 
+# These are found when the outputs have come.
+FOUND_LATE = {"the hash is another", "the end is missing"}
+
+
+def stored_files(stack: Stack) -> set[Path]:
+    return {file for file in (stack.options.home / "outputs").rglob("*") if file.is_file()}
+
+
 @pytest.mark.parametrize("harm", HARM)
-async def test_a_damaged_file_is_refused_with_its_fault_and_nothing_is_kept_of_it(
+async def test_a_damaged_file_is_refused_with_its_fault_and_nobody_can_read_anything_of_it(
     shared_stack: Stack, elsewhere: Client, tmp_path: Path, whole: dict[str, Any], harm: str
 ) -> None:
     file = tmp_path / "execution.jsonl"
     if not whole:
         client = Client(shared_stack)
-        await client.apply("import-harmed", [NODES[0], NODES[2]])
+        large = NODES[2] | {"inputs": {"text": "{{ 'harm' * 80000 }}"}}
+        await client.apply("import-harmed", [NODES[0], large])
         ended = await client.run("import-harmed", input={"n": 1})
         whole["parts"] = await exported(shared_stack, "", ended.id, file)
     change, message = HARM[harm]
     write(file, change(whole["parts"]))
-    before = await shared_stack.counts(*TABLES)
+    before, files_before = await shared_stack.counts(*TABLES), stored_files(shared_stack)
+    assert files_before
     told = await typed(shared_stack, elsewhere.key, "import", file)
     assert (told.exit_code, told.stdout) == (1, ""), told.stdout
     assert "INVALID_EXPORT" in told.stderr
     assert message in told.stderr.replace("\n", " ")
     assert await shared_stack.counts(*TABLES) == before
+    if harm not in FOUND_LATE:
+        assert stored_files(shared_stack) == files_before
 
 
 async def test_a_file_without_outputs_is_imported_without_them(

@@ -18,7 +18,7 @@ from services.coordinator.core.events import Event
 from services.coordinator.core.recorded_rows import RowName
 from services.coordinator.core.replaying import NotReplayable
 from services.coordinator.core.values import Instant
-from windlass.journal.v1.export_pb2 import ExportEnd, ExportPart
+from windlass.journal.v1.export_pb2 import ExportEnd, ExportPart, OutputPart
 
 FORMAT: Final = 1
 # The state that an event makes may be some kilobytes, of which a replay has two.
@@ -35,10 +35,8 @@ class _Request(Protocol):
 
 
 async def beginning(requests: AsyncIterator[Any]) -> Any:
-    """The first request, which has the header as its first part."""
-    first = await anext(requests, None)
-    if first is None or not first.parts or first.parts[0].WhichOneof("part") != "header":
-        raise Refusal("INVALID_EXPORT", "the first part of an export is its header")
+    """The first request. Api has made sure that its first part is the header."""
+    first = await anext(requests)
     if (given := first.parts[0].header.format) != FORMAT:
         raise Refusal("INVALID_EXPORT", f"the export has the format {given}, and this is {FORMAT}")
     return first
@@ -71,43 +69,68 @@ async def after_header(first: _Request, requests: AsyncIterator[_Request]) -> As
             yield part
 
 
-async def read(
-    codec: DecodesEvents, parts: AsyncIterator[ExportPart]
-) -> AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]]:
-    """The events, and then the rows. Raises NotReplayable, also after the last part if there are not as many as the end
-    says."""
-    end: ExportEnd | None = None
-    counted, limits = ExportEnd(), EventLimits()
-    async for part in parts:
-        if end is not None:
+class ExportParts:
+    """The parts of an export, which are asked for in their order. Each method raises NotReplayable."""
+
+    def __init__(self, codec: DecodesEvents, parts: AsyncIterator[ExportPart]) -> None:
+        self._codec = codec
+        self._parts = parts
+        self._counted = ExportEnd()
+        self._limits = EventLimits()
+        # The first part that has not been asked for, once the events and the rows have come.
+        self._next: ExportPart | None = None
+
+    async def events_and_rows(self) -> AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]]:
+        """Raises also a Refusal if they are too many."""
+        async for part in self._parts:
+            match part.WhichOneof("part"):
+                case "event":
+                    yield part.event.seq, self._event(part)
+                case "row":
+                    yield (part.row.table, part.row.number), self._columns(part)
+                case _:
+                    self._next = part
+                    return
+
+    async def output(self, key: str = "") -> OutputPart | None:
+        """The next piece of an output, or of the one with this key. None: something else comes."""
+        part = self._next
+        if part is None or part.WhichOneof("part") != "output" or key not in ("", part.output.key):
+            return None
+        self._next = await anext(self._parts, None)
+        return part.output
+
+    async def end(self) -> ExportEnd:
+        """What the last part says, if that is true of the events and the rows."""
+        part, counted = self._next, self._counted
+        if part is None:
+            raise NotReplayable("the export is not whole: its last part, the end, is missing")
+        if (kind := part.WhichOneof("part")) != "end":
+            raise NotReplayable(f"a part of the kind {kind} is not in its place")
+        if await anext(self._parts, None) is not None:
             raise NotReplayable("a part follows the end")
-        match part.WhichOneof("part"):
-            case "event":
-                counted.events += 1
-                if counted.events > EVENTS_MAX:
-                    raise Refusal("EXPORT_TOO_LARGE", f"an export has at most {EVENTS_MAX} events")
-                event = _event(codec, part)
-                limits.check(part.event.seq, event)
-                yield part.event.seq, event
-            case "row":
-                counted.rows += 1
-                # An event makes a run, an approval and a dead letter at most.
-                if counted.rows > 3 * (1 + counted.events):
-                    raise NotReplayable("there are more rows than its events can have made")
-                yield (part.row.table, part.row.number), _columns(part)
-            case "end":
-                end = part.end
-            case "output":
-                pass
-            case other:
-                raise NotReplayable(f"a part of the kind {other} is not in its place")
-    if end is None:
-        raise NotReplayable("the export is not whole: its last part, the end, is missing")
-    if (end.events, end.rows) != (counted.events, counted.rows):
-        raise NotReplayable(
-            f"the export has {counted.events} events and {counted.rows} rows,"
-            f" and its end says {end.events} and {end.rows}"
-        )
+        end = part.end
+        if (end.events, end.rows) != (counted.events, counted.rows):
+            raise NotReplayable(
+                f"the export has {counted.events} events and {counted.rows} rows,"
+                f" and its end says {end.events} and {end.rows}"
+            )
+        return end
+
+    def _event(self, part: ExportPart) -> Event:
+        self._counted.events += 1
+        if self._counted.events > EVENTS_MAX:
+            raise Refusal("EXPORT_TOO_LARGE", f"an export has at most {EVENTS_MAX} events")
+        event = _event(self._codec, part)
+        self._limits.check(part.event.seq, event)
+        return event
+
+    def _columns(self, part: ExportPart) -> Mapping[str, Any]:
+        self._counted.rows += 1
+        # An event makes a run, an approval and a dead letter at most.
+        if self._counted.rows > 3 * (1 + self._counted.events):
+            raise NotReplayable("there are more rows than its events can have made")
+        return _columns(part)
 
 
 def _event(codec: DecodesEvents, part: ExportPart) -> Event:

@@ -1,7 +1,7 @@
-"""Takes an export apart into a copy: the events are kept sealed, the outputs are stored, and the rows are compared.
+"""Takes an export apart into a copy: the events are kept sealed, the rows are compared, and the outputs are stored.
 
-Order matters: the copy is written last, in one transaction, when all that came has been found whole. A stored output of
-an import that was refused has no name, and goes with its month.
+Order matters. No output is stored before the events and the rows have been found whole, and the copy is written last,
+in one transaction. A stored output of an import that was refused has no name, and goes with its month.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from services.chassis.blobs import BlobTooLarge, DirectoryBlobs
+from services.chassis.blobs import BlobDiffers, BlobTooLarge, DirectoryBlobs
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.rests import Rests
@@ -30,7 +30,7 @@ from services.coordinator.core.recorded_rows import RowName
 from services.coordinator.core.replaying import NotReplayable, Replayed
 from services.coordinator.core.run_ids import is_execution_id
 from services.coordinator.core.values import FINAL_STATES, Instant, OutputRef
-from services.coordinator.rpc.export_parts import DecodesEvents, compiled, read
+from services.coordinator.rpc.export_parts import DecodesEvents, ExportParts, compiled
 from windlass.journal.v1.export_pb2 import ExportEnd, ExportHeader, ExportPart, OutputPart
 
 # A record of the copy's journal is closed when its events have this size or number. Whoever reads a record reads all of
@@ -58,18 +58,24 @@ class ImportDesk:
         self._blobs = blobs
         self._clock = clock
 
-    async def take(self, order: ImportOrder, header: ExportHeader, parts: AsyncIterator[ExportPart]) -> Imported:
+    async def take(
+        self, order: ImportOrder, header: ExportHeader, parts_after_header: AsyncIterator[ExportPart]
+    ) -> Imported:
         """Raises a Refusal that says what is wrong with the parts, and where."""
         definition = compiled(order.definition, order.references)
-        taken = _Taken(order, self._codec, self._blobs)
+        taken = _Taken(order, self._codec)
+        parts = ExportParts(self._codec, taken.noted(parts_after_header))
         try:
             if not is_execution_id(order.imported_execution_id):
                 raise NotReplayable("the header has no id of an execution")
-            events = taken.collected(read(self._codec, taken.without_outputs(parts)))
+            events = taken.collected(parts.events_and_rows())
             replayed = await self._replays.of_export(order.imported_execution_id, definition, events)
-            _check(replayed, taken.end)
+            _check(replayed)
             copy = await Rests(self._clock).through(copied(order, definition, taken.records, self._codec))
+            taken.records.clear()
             _check_header(header, copy, replayed)
+            outputs = await self._stored_outputs(order, taken.named, parts)
+            _check_end(await parts.end(), outputs, replayed)
             is_new = await self._imports.add(order, taken.digest.digest(), copy)
         except NotReplayable as fault:
             raise Refusal("INVALID_EXPORT", str(fault)) from None
@@ -81,20 +87,42 @@ class ImportDesk:
             raise Refusal("REQUEST_ID_REUSED", "this request_id was used before with another export")
         return Imported(found[0], True)
 
+    async def _stored_outputs(self, order: ImportOrder, named: Mapping[str, OutputRef], parts: ExportParts) -> int:
+        """Store the outputs that come, and return their number."""
+        come: set[str] = set()
+        while (first := await parts.output()) is not None:
+            ref = named.get(first.key)
+            if ref is None or first.key in come:
+                raise NotReplayable(f"the output {first.key!r} is named by no event, or comes twice")
+            come.add(first.key)
+            if not first.is_missing:
+                await self._store(order, ref, _pieces(first, parts))
+        return len(come)
+
+    async def _store(self, order: ImportOrder, ref: OutputRef, pieces: AsyncIterator[bytes]) -> None:
+        try:
+            kept = await self._blobs.put_parts(pieces, ref.size_bytes, order.workspace, order.month, sha256=ref.sha256)
+        except BlobTooLarge:
+            raise NotReplayable(f"the output {ref.key!r} is larger than its event says") from None
+        except BlobDiffers:
+            raise NotReplayable(f"the output {ref.key!r} is not the one that its event names") from None
+        except OSError:
+            raise DependencyUnavailable("the output store") from None
+        if kept.size_bytes != ref.size_bytes:
+            raise NotReplayable(f"the output {ref.key!r} is smaller than its event says")
+
 
 class _Taken:
-    """What has come of an export."""
+    """What has come of the events of an export."""
 
-    def __init__(self, order: ImportOrder, codec: ImportCodec, blobs: DirectoryBlobs) -> None:
+    def __init__(self, order: ImportOrder, codec: ImportCodec) -> None:
         self.records: list[bytes] = []
-        self.end = ExportEnd()
+        # The outputs that the events name, by their keys.
+        self.named: dict[str, OutputRef] = {}
+        # Of all parts but the outputs.
         self.digest = hashlib.sha256(order.imported_execution_id.encode() + b"\0" + order.definition)
         self._order = order
         self._codec = codec
-        self._blobs = blobs
-        # The outputs that the events name, and the keys of those that have come.
-        self._named: dict[str, OutputRef] = {}
-        self._come: set[str] = set()
         # The lease of the event that came last.
         self._epoch = 0
         # The lease and the time of the record that is not closed yet, its first event, and its events with their size.
@@ -103,22 +131,14 @@ class _Taken:
         self._open: list[bytes] = []
         self._open_bytes = 0
 
-    async def without_outputs(self, parts: AsyncIterator[ExportPart]) -> AsyncIterator[ExportPart]:
-        part = await anext(parts, None)
-        while part is not None:
+    async def noted(self, parts: AsyncIterator[ExportPart]) -> AsyncIterator[ExportPart]:
+        async for part in parts:
             kind = part.WhichOneof("part")
-            if kind == "output":
-                part = await self._stored(part.output, parts)
-                continue
-            if self._come and kind != "end":
-                raise NotReplayable(f"a part of the kind {kind} follows the outputs")
-            self.digest.update(part.SerializeToString(deterministic=True))
+            if kind != "output":
+                self.digest.update(part.SerializeToString(deterministic=True))
             if kind == "event":
                 self._epoch = part.event.epoch
-            elif kind == "end":
-                self._ended(part.end)
             yield part
-            part = await anext(parts, None)
 
     async def collected(
         self, found: AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]]
@@ -134,7 +154,7 @@ class _Taken:
     def _add(self, seq: int, event: Event) -> None:
         for ref in stored_outputs(event):
             renamed_output(ref, self._order)  # it can be stored
-            if self._named.setdefault(ref.key, ref) != ref:
+            if self.named.setdefault(ref.key, ref) != ref:
                 raise NotReplayable(f"event {seq} says otherwise of the output {ref.key!r} than one before it")
         lease = (self._epoch, event.time)
         if lease != self._lease or self._open_bytes >= _RECORD_BYTES or len(self._open) >= _RECORD_EVENTS:
@@ -151,51 +171,16 @@ class _Taken:
             )
             self._open, self._open_bytes = [], 0
 
-    def _ended(self, end: ExportEnd) -> None:
-        self.end = end
-        if self._come and len(self._come) != end.outputs:
-            raise NotReplayable(f"the export has {len(self._come)} outputs, and its end says {end.outputs}")
 
-    async def _stored(self, first: OutputPart, parts: AsyncIterator[ExportPart]) -> ExportPart | None:
-        """Store one output. Returns the part after it."""
-        ref = self._named.get(first.key)
-        if ref is None or first.key in self._come:
-            raise NotReplayable(f"the output {first.key!r} is named by no event, or comes twice")
-        self._come.add(first.key)
-        if first.is_missing:
-            return await anext(parts, None)
-        source = _OutputSource(first, parts)
-        try:
-            kept = await self._blobs.put_parts(
-                source.pieces(), ref.size_bytes, self._order.workspace, self._order.month
-            )
-        except BlobTooLarge:
-            raise NotReplayable(f"the output {first.key!r} is larger than its event says") from None
-        except OSError:
-            raise DependencyUnavailable("the output store") from None
-        if (kept.sha256, kept.size_bytes) != (ref.sha256, ref.size_bytes):
-            raise NotReplayable(f"the output {first.key!r} is not the one that its event names")
-        return source.next
+async def _pieces(first: OutputPart, parts: ExportParts) -> AsyncIterator[bytes]:
+    """Those of one output."""
+    piece: OutputPart | None = first
+    while piece is not None:
+        yield piece.data
+        piece = await parts.output(first.key)
 
 
-class _OutputSource:
-    """The pieces of one output, and then the part that follows them."""
-
-    def __init__(self, first: OutputPart, parts: AsyncIterator[ExportPart]) -> None:
-        self.next: ExportPart | None = None
-        self._first = first
-        self._parts = parts
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        yield self._first.data
-        while (part := await anext(self._parts, None)) is not None:
-            if part.WhichOneof("part") != "output" or part.output.key != self._first.key:
-                self.next = part
-                return
-            yield part.output.data
-
-
-def _check(replayed: Replayed, end: ExportEnd) -> None:
+def _check(replayed: Replayed) -> None:
     if found := replayed.first_difference:
         raise NotReplayable(
             f"event {found.seq} ({found.event_type}) does not add up to what was recorded:"
@@ -203,6 +188,11 @@ def _check(replayed: Replayed, end: ExportEnd) -> None:
         )
     if replayed.events == 0:
         raise NotReplayable("there are no events")
+
+
+def _check_end(end: ExportEnd, outputs: int, replayed: Replayed) -> None:
+    if outputs not in (0, end.outputs):
+        raise NotReplayable(f"the export has {outputs} outputs, and its end says {end.outputs}")
     if replayed.recorded_hash != end.recorded_hash:
         raise NotReplayable("the rows are not those that its end has the hash of")
 

@@ -17,7 +17,7 @@ from services.coordinator.core.recorded_rows import RowsHash, hidden_instance, v
 from services.coordinator.core.replaying import NotReplayable, Replayed
 from services.coordinator.core.run_ids import is_execution_id
 from services.coordinator.core.values import FINAL_STATES, Instant, OutputRef
-from services.coordinator.rpc.export_parts import FORMAT, after_header, beginning, compiled, heard_out, read
+from services.coordinator.rpc.export_parts import FORMAT, ExportParts, after_header, beginning, compiled, heard_out
 from services.coordinator.rpc.import_parts import ImportDesk
 from windlass.api.v1.exports_pb2 import Replay as ReplayMessage
 from windlass.coordinator.v1 import replays_pb2 as pb
@@ -78,10 +78,12 @@ class ReplayServicer(ReplayServiceServicer):
         header = first.parts[0].header
         async with heard_out(requests):
             definition = compiled(header.definition, first.template_references)
+            parts = ExportParts(self._codec, after_header(first, requests))
             try:
-                replayed = await self._replays.of_export(
-                    header.execution_id, definition, read(self._codec, after_header(first, requests))
-                )
+                replayed = await self._replays.of_export(header.execution_id, definition, parts.events_and_rows())
+                while await parts.output() is not None:
+                    pass
+                await parts.end()
             except NotReplayable as fault:
                 raise Refusal("INVALID_EXPORT", str(fault)) from None
         return pb.ReplayPartsResponse(replay=_message(replayed))

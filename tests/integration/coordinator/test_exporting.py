@@ -7,14 +7,16 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
-from services.chassis.blobs import DirectoryBlobs
+from services.chassis.blobs import DirectoryBlobs, blob_ref, month_of
+from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.postgres.database import Database
 from services.chassis.process.clock import SystemClock
 from services.coordinator.app.replays import Replays
-from services.coordinator.core.events import RunProgressed
-from services.coordinator.core.values import WorkKey
+from services.coordinator.core.events import NOTHING_FOLLOWS, RunProgressed, RunSucceeded
+from services.coordinator.core.values import OutputRef, WorkKey
 from services.coordinator.rpc.replays import ReplayServicer
 from services.coordinator.store import codec
 from services.coordinator.store.reads import PostgresReads
@@ -85,6 +87,20 @@ async def test_the_rows_of_an_ended_execution_are_exported_without_their_payload
     assert columns["output"].startswith("sha256:")
     assert "secret" not in rows[0].columns
     assert "epoch" not in columns
+
+
+async def test_an_output_store_that_is_away_is_told_as_such(tables: Database, tmp_path: Path) -> None:
+    execution_id = await store(tables, NOW, None, 2)
+    ref = OutputRef(*blob_ref("w", month_of(execution_id), "0" * 64, 1))
+    event = codec.encode_event(RunSucceeded(1, WorkKey("a"), 1, ref, "", 1, 1, b"", b"", 0, NOTHING_FOLLOWS))
+    await tables.execute("DELETE FROM journal WHERE execution_id = %s", (execution_id,))
+    sealed = codec.seal(execution_id, 1, 1, 1, [event])
+    await tables.execute("INSERT INTO journal VALUES (%s, 1, 1, %s)", (execution_id, sealed))
+    await tables.execute("UPDATE executions SET state = 'RUNNING' WHERE execution_id = %s", (execution_id,))
+    (no_folder := tmp_path / "file").write_text("")
+    with pytest.raises(DependencyUnavailable, match="the output store"):
+        async for _ in parts(servicer(tables, no_folder / "store"), execution_id):
+            pass
 
 
 async def test_an_execution_that_is_unknown_has_no_parts(tables: Database, tmp_path: Path) -> None:

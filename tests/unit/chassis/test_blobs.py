@@ -1,6 +1,7 @@
 """Values that come and leave in parts. Whole values are in tests/unit/runner/test_outputs.py."""
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ import pytest
 
 from services.chassis.blobs import (
     PIECE_BYTES,
+    BlobDiffers,
     BlobMissing,
     BlobTooLarge,
     DirectoryBlobs,
@@ -60,6 +62,15 @@ async def test_nothing_is_left_of_a_value_that_is_too_large_or_broken_off(tmp_pa
     with pytest.raises(ConnectionError):
         await blobs.put_parts(broken_off(), 7, *OWNED)
     assert files_in(tmp_path) == []
+
+
+async def test_nothing_is_left_of_a_value_that_is_not_the_one_that_was_announced(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    with pytest.raises(BlobDiffers):
+        await blobs.put_parts(parts_of(b"other"), 7, *OWNED, sha256=hashlib.sha256(b"value").hexdigest())
+    assert files_in(tmp_path) == []
+    ref = await blobs.put_parts(parts_of(b"value"), 7, *OWNED, sha256=hashlib.sha256(b"value").hexdigest())
+    assert await blobs.get(ref, OWNER) == b"value"
 
 
 async def test_nothing_is_left_of_a_value_whose_sender_goes_at_any_moment(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from services.coordinator.core.events import Consequences, Event, RunLeased, Run
 from services.coordinator.core.replaying import NotReplayable
 from services.coordinator.core.values import ReleaseReason
 from services.coordinator.rpc import export_parts
-from services.coordinator.rpc.export_parts import read
 from services.coordinator.store import codec
 from tests.support.story import BEGIN, EXECUTION_ID, Story, node
 from windlass.journal.v1.export_pb2 import ExportPart
@@ -126,7 +125,10 @@ async def read_all(parts: Sequence[ExportPart]) -> int:
         for part in parts:
             yield part
 
-    return len([name async for name, _ in read(codec, given())])
+    export = export_parts.ExportParts(codec, given())
+    count = len([name async for name, _ in export.events_and_rows()])
+    await export.end()
+    return count
 
 
 async def test_a_file_with_too_many_events_is_refused_however_small_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class ExportServiceStub:
     its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an export,
     in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the same way;
     they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
-    to be the one that the events name. Nothing is kept of an export that is refused. Idempotent by request_id as long as
+    to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by request_id as long as
     the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
     EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
     """
@@ -95,7 +95,7 @@ class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
         its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an export,
         in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the same way;
         they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
-        to be the one that the events name. Nothing is kept of an export that is refused. Idempotent by request_id as long as
+        to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by request_id as long as
         the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
         EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
         """

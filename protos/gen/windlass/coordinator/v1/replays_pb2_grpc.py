@@ -87,8 +87,9 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ImportParts(self, request_iterator, context):
-        """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that; those
-        of an import that is refused have no name, and are deleted with their month.
+        """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that, when
+        its events and rows have been found whole; those of an import that is refused have no name, and are deleted with
+        their month.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

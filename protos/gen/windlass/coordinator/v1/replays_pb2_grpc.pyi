@@ -26,8 +26,9 @@ class ReplayServiceStub:
     ReplayParts: _aio.StreamUnaryMultiCallable[_replays_pb2.ReplayPartsRequest, _replays_pb2.ReplayPartsResponse]
     """Api has checked the definition in the header."""
     ImportParts: _aio.StreamUnaryMultiCallable[_replays_pb2.ImportPartsRequest, _replays_pb2.ImportPartsResponse]
-    """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that; those
-    of an import that is refused have no name, and are deleted with their month.
+    """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that, when
+    its events and rows have been found whole; those of an import that is refused have no name, and are deleted with
+    their month.
     """
 
 class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -66,8 +67,9 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_replays_pb2.ImportPartsRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_replays_pb2.ImportPartsRequest], _abc.Awaitable[_replays_pb2.ImportPartsResponse]],
     ) -> _abc.Awaitable[_replays_pb2.ImportPartsResponse]:
-        """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that; those
-        of an import that is refused have no name, and are deleted with their month.
+        """The same. The copy, its events and its rows are written in one transaction. Its outputs are stored before that, when
+        its events and rows have been found whole; those of an import that is refused have no name, and are deleted with
+        their month.
         """
 
 def add_ReplayServiceServicer_to_server(servicer: ReplayServiceServicer, server: _aio.Server) -> None: ...

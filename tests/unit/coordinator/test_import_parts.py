@@ -1,0 +1,104 @@
+"""What comes of an export that is imported, when the output store or the export is not whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from services.chassis.blobs import DirectoryBlobs, blob_ref, month_of
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.process.clock import SystemClock
+from services.coordinator.app.importing import ImportedCopy, ImportOrder
+from services.coordinator.app.replays import Replays
+from services.coordinator.core.recorded_rows import RowsHash, folded_rows, value_text
+from services.coordinator.core.values import OutputRef
+from services.coordinator.rpc.import_parts import ImportDesk
+from services.coordinator.store import codec
+from tests.support.story import EXECUTION_ID, Story, node
+from tests.unit.coordinator.test_replays import part_of
+from windlass.definition.examination import examine
+from windlass.journal.v1.export_pb2 import ExportHeader, ExportPart
+
+VALUE = b'"large"'
+SHA256 = hashlib.sha256(VALUE).hexdigest()
+DOCUMENT = {"name": "story", "nodes": [node("a")], "edges": []}
+REFERENCES = orjson.dumps(examine(DOCUMENT).references)
+COPY_ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ac"
+ORDER = ImportOrder(COPY_ID, EXECUTION_ID, "here", "", orjson.dumps(DOCUMENT), REFERENCES)
+HEADER = ExportHeader(format=1, execution_id=EXECUTION_ID, workflow="story", version=1)
+NOTHING: Any = None
+
+
+class Copies:
+    """Keeps the copies that are added."""
+
+    def __init__(self) -> None:
+        self.added: list[ImportedCopy] = []
+
+    async def add(self, order: ImportOrder, digest: bytes, copy: ImportedCopy) -> bool:
+        self.added.append(copy)
+        return True
+
+
+def exported() -> list[ExportPart]:
+    """An execution with one large output."""
+    story, ref = Story([node("a")]), OutputRef(*blob_ref("default", month_of(EXECUTION_ID), SHA256, len(VALUE)))
+    story.start()
+    story.assign("a")
+    story.succeed("a", ref)
+    parts = [part_of(seq, event) for seq, event in enumerate(story.journal, 1)]
+    digest = RowsHash()
+    for (table, number), columns in folded_rows(story.execution):
+        part = ExportPart()
+        part.row.table, part.row.number, part.row.columns = table, number, value_text(columns)
+        digest.add((table, number), part.row.columns)
+        parts.append(part)
+    output, end = ExportPart(), ExportPart()
+    output.output.key, output.output.data = ref.key, VALUE
+    end.end.events, end.end.rows, end.end.outputs = len(story.journal), digest.count, 1
+    end.end.recorded_hash = str(digest)
+    return [*parts, output, end]
+
+
+async def imported(parts: list[ExportPart], store: Path) -> list[ImportedCopy]:
+    async def given() -> AsyncIterator[ExportPart]:
+        for part in parts:
+            yield part
+
+    copies: Any = Copies()
+    desk = ImportDesk(Replays(NOTHING, NOTHING, SystemClock()), copies, codec, DirectoryBlobs(store), SystemClock())
+    made = await desk.take(ORDER, HEADER, given())
+    assert made == (COPY_ID, False)
+    added: list[ImportedCopy] = copies.added
+    return added
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_a_copy_names_the_output_by_its_own_key(tmp_path: Path) -> None:
+    (copy,) = await imported(exported(), tmp_path)
+    (file,) = files_in(tmp_path)
+    assert file.read_bytes() == VALUE
+    assert str(file.relative_to(tmp_path)) in copy.runs[0]
+
+
+async def test_an_output_store_that_is_away_is_told_as_such(tmp_path: Path) -> None:
+    (no_folder := tmp_path / "file").write_text("")
+    with pytest.raises(DependencyUnavailable, match="the output store"):
+        await imported(exported(), no_folder / "store")
+
+
+async def test_no_output_is_stored_of_an_export_whose_events_and_rows_are_not_whole(tmp_path: Path) -> None:
+    parts = exported()
+    row = next(part for part in parts if part.row.table == "executions")
+    row.row.columns = row.row.columns.replace("SUCCESS", "FAILED")
+    with pytest.raises(Refusal, match="does not add up"):
+        await imported(parts, tmp_path)
+    assert files_in(tmp_path) == []
