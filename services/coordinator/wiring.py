@@ -131,7 +131,8 @@ class CoordinatorService:
         settings, name = self._settings, self.name
         self._clock: Clock = SystemClock()
         self._fresh_id = fresh_uuid
-        # One connection for appends, two for loads, one for beats, and a few for everything that is read.
+        # One connection for appends, two for loads, one for beats, one for imports, and a few for everything that is
+        # read.
         self._writer = PgConnection(settings.database_url, name=f"{name}-journal", settings=BY_INDEX)
         self._loader, self._patient_loader = (
             PgConnection(settings.database_url, name=f"{name}-{role}", statement_seconds=seconds, settings=LOADING)
@@ -142,7 +143,8 @@ class CoordinatorService:
         self._database = Database(settings.database_url, name=name)
         self._journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
         self._reads = PostgresReads(self._database)
-        self._imports = PostgresImports(self._database)
+        self._importer = PgConnection(settings.database_url, name=f"{name}-imports")
+        self._imports = PostgresImports(self._database, self._importer)
         self._circuit_rows = PostgresCircuits(self._database, self._circuit_policy)
         self._blobs = DirectoryBlobs(settings.output_store)
         self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
@@ -376,6 +378,7 @@ class CoordinatorService:
             ("loader", self._loader.close),
             ("patient loader", self._patient_loader.close),
             ("journal", self._writer.close),
+            ("imports", self._importer.close),
             ("database", self._database.close),
         )
 

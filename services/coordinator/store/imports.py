@@ -1,6 +1,9 @@
 """Writes copies of exported executions, each in one transaction, and reads what is kept of them beside their rows.
 
 Two imports with the same request id wait for each other, and the second one finds the first.
+
+Hazard: a large copy is written for many seconds. Copies are written one after the other, on a connection of their own,
+so that nothing else waits for them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import orjson
 import psycopg
 
 from services.chassis.postgres.connection import Connection, is_of_values
-from services.chassis.postgres.database import Database
+from services.chassis.postgres.database import Database, PgConnection
 from services.coordinator.app.importing import ImportedCopy, ImportOrder
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
@@ -44,8 +47,9 @@ WHERE execution_id = %s::uuid AND imported_execution_id <> ''
 
 
 class PostgresImports:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, writer: PgConnection) -> None:
         self._database = database
+        self._writer = writer
 
     async def earlier(self, workspace: str, request_id: str) -> tuple[str, bytes] | None:
         row = await self._database.fetch_one(_EARLIER, (workspace, request_id))
@@ -61,7 +65,7 @@ class PostgresImports:
                 return await _added(connection, order, digest, copy)
 
         try:
-            return await self._database.run(work, seconds=_SECONDS)
+            return await self._writer.run(work, seconds=_SECONDS)
         except (psycopg.Error, struct.error, OverflowError) as failure:
             if isinstance(failure, psycopg.Error) and not is_of_values(failure):
                 raise
