@@ -203,6 +203,12 @@ def _tick(execution: Execution, append: _Append) -> commands.Command | None:
     return commands.Tick(random=0.0)
 
 
+def _waited(execution: Execution, append: _Append) -> commands.Command | None:
+    """A wait that did not expire was ended by a message that the journal does not hold, such as the end of a child. A
+    timer that is due by then comes after it."""
+    return _tick(execution, append) if append[0].outcome is ev.WaitOutcome.EXPIRED else None
+
+
 def _decide_approval(execution: Execution, append: _Append) -> commands.Command:
     """The role of the key is not recorded, but it was one that may decide."""
     decided = append[0]
@@ -245,7 +251,7 @@ _BEHIND: Mapping[type[Any], Callable[[Execution, _Append], commands.Command | No
     ev.WorkLetThrough: lambda _, append: commands.LetThrough([append[0].key], append[0].is_probe),
     ev.StopOrdered: _stop,
     ev.BackoffEnded: _tick,
-    ev.WaitEnded: _tick,
+    ev.WaitEnded: _waited,
     ev.ExecutionPaused: lambda _, append: commands.Pause(append[0].message_id, append[0].caller, append[0].reason),
     ev.ExecutionResumed: lambda _, append: commands.Resume(append[0].message_id, append[0].caller),
     ev.SignalReceived: lambda _, append: commands.Signal(

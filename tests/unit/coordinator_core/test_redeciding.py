@@ -9,7 +9,7 @@ from services.coordinator.core.events import Consequences, Event, RunSucceeded
 from services.coordinator.core.redeciding import Redecider
 from services.coordinator.core.replaying import Replay
 from services.coordinator.core.state import Execution
-from services.coordinator.core.values import Error, ErrorClass
+from services.coordinator.core.values import Error, ErrorClass, ExecutionState
 from services.coordinator.store.codec import unseal
 from tests.support.golden import JOURNALS
 from tests.support.steps import done
@@ -243,3 +243,15 @@ def test_a_deadline_and_a_runner_that_does_not_stop_in_time_are_decided_by_the_c
     assert story.execution.is_final
     found = again(story)
     assert (found.redecided, found.difference) == (len(story.journal), None)
+
+
+def test_a_child_that_ends_when_the_deadline_has_passed_is_not_taken_for_the_timer():
+    """Both come to the coordinator that takes the execution over, the end of the child first."""
+    story = Story([node("kid", "sub_workflow@1", config={"workflow": "billing"})], timeout="10s")
+    story.start()
+    (child,) = story.execution.children
+    story.later(20)
+    story.when(commands.EndChild(child, ExecutionState.SUCCESS, b"{}", None, 0.5))
+    assert story.state == "SUCCESS"
+    found = again(story)
+    assert (found.redecided, found.difference) == (3, None)
