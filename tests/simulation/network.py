@@ -254,7 +254,7 @@ class Connection:
         self.for_client = Inbox(network.loop)
         self.for_server = Inbox(network.loop)
         self.is_over = False
-        # What the server does for a unary call. It is cancelled when its caller is gone, wherever it is.
+        # What the server does for the call. It is cancelled when its caller is gone, wherever it is.
         self.serving: asyncio.Task[None] | None = None
         self.done_callbacks: list[Callable[[Any], object]] = []
         network.opened(self)
@@ -381,9 +381,7 @@ class Server:
         self._network.close(self)
 
     def accept(self, connection: Connection) -> None:
-        serving = self._network.loop.spawn_as(self.host, self._serve(connection))
-        if self._handlers[connection.method].stream_stream is None:
-            connection.serving = serving
+        connection.serving = self._network.loop.spawn_as(self.host, self._serve(connection))
 
     async def _serve(self, connection: Connection) -> None:
         kind = connection.client.name.partition("-")[0]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from services.api.app.identifiers import digest_of
 from tests.simulation.channels import Channels
 from tests.simulation.processes import address_of
 from tests.simulation.workloads import GO, SLOW, Sending
@@ -71,7 +72,7 @@ class People:
 
     async def _cancel(self, execution_id: str, workspace: str) -> None:
         self.cancelled.add(execution_id)
-        message = self._message(execution_id, f"cancel:{execution_id}")
+        message = self._message(execution_id, f"cancel:{execution_id}:theirs#{digest_of(b'')}")
         message.cancel.reason = "no longer wanted"
         await self._deliver(message, workspace)
 
@@ -148,8 +149,10 @@ class People:
     async def _give(
         self, execution_id: str, workspace: str, message_id: str, *, may_reopen: bool = False, **kind: dict[str, Any]
     ) -> None:
-        """Bring a command of this kind, with these fields, to the execution."""
-        command = ExecutionCommand(message_id=message_id, caller="somebody", **kind)  # type: ignore[arg-type] # as named
+        """Bring a command of this kind, with these fields, to the execution. The id names the request."""
+        command = ExecutionCommand(**kind)  # type: ignore[arg-type] # as named
+        message_id = f"{message_id}#{digest_of(command.SerializeToString())}"
+        command.message_id, command.caller = message_id, "somebody"
         command.time.FromDatetime(self._world.clock.now())
         message = self._message(execution_id, message_id)
         message.command = command.SerializeToString()
