@@ -111,7 +111,11 @@ class DispatcherService:
         self._measures = Measures(housekeeping=self._housekeeping, clock=self._clock)
         housekeeping = self._housekeeping
         self._retention = Retention(
-            self._mailbox.sweep, housekeeping.forget_requests, housekeeping.forget_dead_letters, clock=self._clock
+            self._mailbox.sweep,
+            housekeeping.forget_requests,
+            housekeeping.forget_dead_letters,
+            housekeeping.forget_requeues,
+            clock=self._clock,
         )
         self._replica_notices = ReplicaNotices(
             housekeeping=self._housekeeping,

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.message import Message
 
 from services.chassis.grpc.errors import remote_error
-from tests.chaos.test_lost_answers import CASES, Calls, calls
+from tests.chaos.test_lost_answers import CASES, Calls, calls, method_of
 from tests.support.api import METHODS
 from tests.support.probe import eventually
 
@@ -38,6 +38,7 @@ OTHER: dict[str, Callable[[Any], None]] = {
     "SignalExecution": lambda request: request.payload.update({"n": 1}),
     "RetryExecution": _with_override,
     "RequeueDeadLetter": lambda request: request.input_overrides.update({"n": 1}),
+    "RequeueDeadLetter of an execution": lambda request: setattr(request, "notes", "another one"),
     "DecideApproval": lambda request: setattr(request, "comment", "another one"),
     "BulkExecutions": lambda request: setattr(request, "reason", "another one"),
     "CreateApiKey": lambda request: setattr(request, "title", "another one"),
@@ -48,7 +49,7 @@ WITHOUT_CONTENT = {"ResumeExecution"}
 
 def test_every_method_with_a_request_id_has_its_case() -> None:
     named = {name for name, method in METHODS.items() if "request_id" in method.input_type.fields_by_name}
-    assert named == OTHER.keys() | WITHOUT_CONTENT
+    assert named == {method_of(case) for case in OTHER} | WITHOUT_CONTENT
 
 
 async def reason_of(calls: Calls, method: str, request: Message) -> tuple[grpc.StatusCode, str]:
@@ -79,14 +80,14 @@ async def again(calls: Calls, method: str, request: Message) -> Any:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("method", list(OTHER))
-async def test_other_content_under_a_request_id_is_refused_also_after_a_kill(calls: Calls, method: str) -> None:
-    request = await CASES[method].request(calls)
+@pytest.mark.parametrize("name", list(OTHER))
+async def test_other_content_under_a_request_id_is_refused_also_after_a_kill(calls: Calls, name: str) -> None:
+    request, method = await CASES[name].request(calls), method_of(name)
     if not request.request_id:
         request.request_id = uuid.uuid4().hex
     other = type(request)()
     other.CopyFrom(request)
-    OTHER[method](other)
+    OTHER[name](other)
     await calls.unheard(method, request)
     calls.stack.kill("api")
     reused = (grpc.StatusCode.ALREADY_EXISTS, "REQUEST_ID_REUSED")
@@ -96,13 +97,15 @@ async def test_other_content_under_a_request_id_is_refused_also_after_a_kill(cal
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("method", ["SignalExecution", "RetryExecution", "DecideApproval"])
-async def test_of_two_contents_under_one_request_id_at_once_one_counts(calls: Calls, method: str) -> None:
-    request = await CASES[method].request(calls)
+@pytest.mark.parametrize(
+    "name", ["SignalExecution", "RetryExecution", "DecideApproval", "RequeueDeadLetter of an execution"]
+)
+async def test_of_two_contents_under_one_request_id_at_once_one_counts(calls: Calls, name: str) -> None:
+    request, method = await CASES[name].request(calls), method_of(name)
     request.request_id = uuid.uuid4().hex
     other = type(request)()
     other.CopyFrom(request)
-    OTHER[method](other)
+    OTHER[name](other)
     await asyncio.gather(*(calls(method, each) for each in (request, other) * 3), return_exceptions=True)
 
     async def decided() -> list[str] | None:
@@ -112,6 +115,6 @@ async def test_of_two_contents_under_one_request_id_at_once_one_counts(calls: Ca
         return reasons or None
 
     assert await eventually(decided, 60.0, "one of the two to be refused") == ["REQUEST_ID_REUSED"]
-    count = CASES[method].count
+    count = CASES[name].count
     assert count is not None
     assert await count(calls, request) == 1

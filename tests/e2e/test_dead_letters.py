@@ -259,16 +259,24 @@ async def test_execution_that_was_not_admitted_is_queued_again_or_discarded(shar
     assert [letter.id for letter in listed] == [second.id, first.id]
     assert (listed[0].error.type, listed[0].attempts) == ("DEFINITION_CORRUPT", 3)
     assert (await client.get(first.id)).state == Execution.FAILED
-    assert (await letters.requeue(first.id)).resolution == DeadLetter.REQUEUED
+    assert await refused(letters.requeue(first.id, inputOverrides={"n": 1})) == "INVALID_REQUEST"
+    requeued = await letters.requeue(first.id, notes="mended", requestId="once")
+    assert (requeued.resolution, requeued.notes, requeued.reviewer != "") == (DeadLetter.REQUEUED, "mended", True)
     assert (await client.end_of(first.id)).state == Execution.SUCCESS
+    assert await letters.requeue(first.id, notes="mended", requestId="once") == requeued
+    assert await letters.requeue(first.id) == requeued, "the same decision again"
+    assert await refused(letters.requeue(first.id, notes="other", requestId="once")) == "REQUEST_ID_REUSED"
+    assert await letters.get(first.id) == requeued
+    assert list((await letters.listed("resolution = REQUEUED")).dead_letters) == [requeued]
+    assert await refused(letters.discard(first.id)) == "ALREADY_RESOLVED"
     assert (await letters.discard(second.id, "too old")).resolution == DeadLetter.DISCARDED
     assert (await letters.get(second.id)).notes == "too old"
     assert await refused(letters.requeue(second.id)) == "ALREADY_RESOLVED"
     assert await refused(letters.fix(second.id, 1)) == "EXECUTION_FINAL"
 
 
-async def redriven(letters: Letters, **fields: Any) -> list[pb.BulkResolveDeadLettersResponse]:
-    request = pb.BulkResolveDeadLettersRequest(filter='workflow = "many"', **fields)
+async def redriven(letters: Letters, workflow: str = "many", **fields: Any) -> list[pb.BulkResolveDeadLettersResponse]:
+    request = pb.BulkResolveDeadLettersRequest(filter=f'workflow = "{workflow}"', **fields)
     call = letters.stub.BulkResolveDeadLetters(request, metadata=letters.client.metadata, timeout=60)
     return [response async for response in call]
 
@@ -286,3 +294,38 @@ async def test_many_are_redriven_until_they_fail_again(letters: Letters) -> None
     mended.update({"n": 1})
     done = (await redriven(letters, action=requeue, input_overrides=mended))[-1]
     assert (done.stage, done.resolved, done.succeeded) == (done.DONE, 6, 6), "the one that failed again is among them"
+
+
+async def test_executions_are_redriven_until_they_cannot_be_admitted_again(shared_stack: Stack) -> None:
+    """Their definition is damaged where it is stored, and mended there."""
+    client = await new_workspace(shared_stack, "damaged", executions_max=20)
+    await client.apply("damaged", [{"id": "a", "module": "noop@1"}])
+    await client.apply("checked", NODES, edges=EDGES)
+    letters = Letters(shared_stack, client)
+    run_letter = await letters.of(await letters.failed("checked"))
+    which = "WHERE workspace = 'damaged' AND workflow = 'damaged' RETURNING definition"
+    ((whole,),) = await shared_stack.rows(
+        f"SELECT definition FROM api.workflow_versions {which[: which.index(' RET')]}"
+    )
+    await shared_stack.rows(f"UPDATE api.workflow_versions SET definition = %s {which}", b'{"nodes": 1}')
+    executions = [await client.start("damaged") for _ in range(4)]
+    for execution in executions:
+        assert (await client.end_of(execution.id)).state == Execution.FAILED
+    request = pb.ListDeadLetterGroupsRequest()
+    groups = (await client.call(letters.stub.ListDeadLetterGroups, request)).groups
+    assert [(group.count, list(group.workflows)) for group in groups] == [(4, ["damaged"]), (1, ["checked"])]
+    assert groups[0].sample.id in {execution.id for execution in executions}
+    assert (groups[0].sample.reason, groups[1].sample.id) == (DeadLetter.ADMISSION, run_letter.id)
+    of_group = (await letters.listed(f'error.fingerprint = "{groups[0].fingerprint}"')).dead_letters
+    assert {letter.id for letter in of_group} == {execution.id for execution in executions}
+    requeue = pb.BulkResolveDeadLettersRequest.REQUEUE
+    stopped = (await redriven(letters, "damaged", action=requeue, notes="mended?"))[-1]
+    assert (stopped.stage, stopped.resolved, stopped.failed_again) == (stopped.STOPPED, 1, 1)
+    await shared_stack.rows(f"UPDATE api.workflow_versions SET definition = %s {which}", whole)
+    done = (await redriven(letters, "damaged", action=requeue, notes="mended"))[-1]
+    assert (done.stage, done.resolved, done.succeeded) == (done.DONE, 4, 4), "the one that failed again is among them"
+    for execution in executions:
+        assert (await client.end_of(execution.id)).state == Execution.SUCCESS
+    found = (await letters.listed('workflow = "damaged"')).dead_letters
+    assert sorted(letter.notes for letter in found) == ["mended"] * 4 + ["mended?"]
+    assert {letter.resolution for letter in found} == {DeadLetter.REQUEUED}

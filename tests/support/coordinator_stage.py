@@ -150,7 +150,8 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
     async def GetQueued(self, request: Any, context: Any) -> Any:
         return queue_pb2.GetQueuedResponse()
 
-    ListQueued = ListFailed = ResolveFailed = FindRequests = ConfigureWorkspace = GetQueuePlace = WakeParked = GetQueued
+    ListQueued = ListFailed = GetFailed = ResolveFailed = FindRequests = GetQueued
+    ConfigureWorkspace = GetQueuePlace = WakeParked = GetQueued
 
     def next_epoch(self) -> int:
         self._epoch += 1
@@ -309,6 +310,7 @@ class Stage:
                 "GetQueued",
                 "ListQueued",
                 "ListFailed",
+                "GetFailed",
                 "GetQueuePlace",
                 "ResolveFailed",
                 "FindRequests",

@@ -265,5 +265,9 @@ class MemoryHousekeeping:
         """As above."""
         return 0
 
+    async def forget_requeues(self) -> int:
+        """No row that failed is queued again."""
+        return 0
+
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
         await self._run(lambda: self._notified(channel, payloads))

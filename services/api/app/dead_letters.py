@@ -6,13 +6,21 @@ Dispatchers have the executions that could not be admitted. Their row decides.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from services.api.app import refusals
 from services.api.app.commands import Commands, NewCommand
 from services.api.app.identifiers import is_execution_id
-from services.api.app.ports import DeadLetterQuery, DeadLetterView, FailedExecutions, RunDeadLetters
+from services.api.app.ports import (
+    DeadLetterQuery,
+    DeadLetterView,
+    FailedExecutions,
+    FailedRequeue,
+    FailedResolution,
+    RunDeadLetters,
+)
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
 
@@ -21,6 +29,8 @@ from services.chassis.process.clock import Clock
 _ROWS_PER_READ: Final = 200
 _READS_MAX: Final = 50
 PENDING: Final = "PENDING"
+_REQUEUED: Final = "REQUEUED"
+_DISCARDED: Final = "DISCARDED"
 
 # Says whether a dead letter matches the filter of a list.
 Matches = Callable[[DeadLetterView], bool]
@@ -44,13 +54,19 @@ class DeadLetters:
 
     async def page(self, asked: DeadLetterQuery, matches: Matches) -> Sequence[DeadLetterView]:
         """At most `limit` dead letters, in order."""
-        letters = [*await self._runs.dead_letter_page(asked), *await self._not_admitted(asked, matches)]
+        failed, is_whole = await self._not_admitted(asked, matches)
+        if not is_whole:
+            raise DependencyUnavailable("the queue", "too long to be searched with this filter", retry_after=5.0)
+        letters = [*await self._runs.dead_letter_page(asked), *failed]
         letters.sort(key=lambda letter: (letter.quarantine_time, letter.id), reverse=not asked.ascending)
         return letters[: asked.limit]
 
-    async def groups(self, workspace: str, conditions: Sequence[Any], limit: int) -> Sequence[Any]:
-        """The groups of runs. Executions that could not be admitted are listed one by one."""
-        return await self._runs.dead_letter_groups(workspace, conditions, limit)
+    async def groups(self, asked: DeadLetterQuery, matches: Matches) -> tuple[Sequence[Any], Sequence[DeadLetterView]]:
+        """The groups of runs, and the newest executions that could not be admitted, which belong to groups of their
+        own."""
+        groups = await self._runs.dead_letter_groups(asked.workspace, asked.conditions, asked.limit)
+        failed, _ = await self._not_admitted(asked._replace(limit=_ROWS_PER_READ * _READS_MAX), matches)
+        return groups, failed
 
     async def resolve(
         self, workspace: str, dead_letter_id: str, resolution: str, command: NewCommand
@@ -72,35 +88,54 @@ class DeadLetters:
         return letter if letter.resolution == PENDING else _resolved(letter, resolution)
 
     async def outcome_after(self, letter: DeadLetterView) -> bool | None:
-        """Whether the work has succeeded since it was requeued. None: it is under way. An execution that is queued
-        again is not followed."""
-        return True if is_execution_id(letter.id) else await self._runs.outcome_after(letter)
+        """Whether the work has succeeded since it was requeued, or the execution has begun. None: it is under way."""
+        of = self._failed if is_execution_id(letter.id) else self._runs
+        return await of.outcome_after(letter)
 
     async def quarantine(self, workspace: str, run_id: str, command: NewCommand) -> DeadLetterView:
         await self._commands.give(workspace, command)
         return await self.find(workspace, run_id)
 
-    async def requeue_failed(self, letter: DeadLetterView, reviewer: str) -> DeadLetterView:
-        found = await self._failed.requeue_failed(letter, reviewer, self._clock.epoch_ns())
-        # Whoever comes second finds it queued again.
-        return found or letter
+    async def requeue_failed(
+        self, workspace: str, execution_id: str, reviewer: str, notes: str, request_id: str
+    ) -> DeadLetterView:
+        letter = await self.find(workspace, execution_id)
+        # Only a request id tells a repeat from another decision: it may belong to an earlier failure.
+        if letter.resolution != PENDING and not request_id:
+            return _resolved(letter, _REQUEUED)
+        request_hash = hashlib.sha256(notes.encode()).digest()
+        asked = FailedRequeue(reviewer, notes, request_id, request_hash, self._clock.epoch_ns())
+        after = await self._failed.requeue_failed(letter, asked)
+        if after.is_reused:
+            raise refusals.request_id_reused(request_id, execution_id)
+        return self._decided(execution_id, after, _REQUEUED)
 
-    async def discard_failed(self, letter: DeadLetterView, reviewer: str, notes: str) -> DeadLetterView:
-        found = await self._failed.discard_failed(letter, reviewer, notes)
-        if found is None:
-            raise refusals.already_resolved(letter.id, "REQUEUED")
-        return found
+    async def discard_failed(self, workspace: str, execution_id: str, reviewer: str, notes: str) -> DeadLetterView:
+        letter = await self.find(workspace, execution_id)
+        if letter.resolution == PENDING:
+            letter = self._decided(execution_id, await self._failed.discard_failed(letter, reviewer, notes), _DISCARDED)
+        return _resolved(letter, _DISCARDED)
 
-    async def _not_admitted(self, asked: DeadLetterQuery, matches: Matches) -> list[DeadLetterView]:
+    @staticmethod
+    def _decided(execution_id: str, after: FailedResolution, resolution: str) -> DeadLetterView:
+        if after.letter is None:
+            raise refusals.dead_letter_not_found(execution_id)
+        if after.letter.resolution == PENDING:
+            # It has failed once more since it was read here.
+            raise refusals.already_resolved(execution_id, _REQUEUED)
+        return _resolved(after.letter, resolution)
+
+    async def _not_admitted(self, asked: DeadLetterQuery, matches: Matches) -> tuple[list[DeadLetterView], bool]:
+        """At least `limit` that match, if they exist; False: there are too many to look at all of them."""
         found: list[DeadLetterView] = []
         part = asked._replace(limit=_ROWS_PER_READ)
         for _ in range(_READS_MAX):
             rows = await self._failed.failed_page(part)
             found += [row for row in rows if matches(row)]
             if len(rows) < _ROWS_PER_READ or len(found) >= asked.limit:
-                return found
+                return found, True
             part = part._replace(after=(rows[-1].quarantine_time, rows[-1].id))
-        raise DependencyUnavailable("the queue", "too long to be searched with this filter", retry_after=5.0)
+        return found, False
 
 
 def _resolved(letter: DeadLetterView, resolution: str) -> DeadLetterView:

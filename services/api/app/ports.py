@@ -353,8 +353,10 @@ class DeadLetterView(NamedTuple):
     resolution: str
     # The public DeadLetter.
     record: Any
-    # The dispatcher's row, if the execution could not be admitted.
+    # The dispatcher's row, if the execution could not be admitted. Lists leave it out, because it has the input.
     row: Any = None
+    # The execution had a journal when it was given up.
+    had_begun: bool = False
     # JSON with the members "config" and "inputs", as a runner rendered them. Empty: it is not known.
     rendered: bytes = b""
 
@@ -385,6 +387,23 @@ class RunDeadLetters(Protocol):
     async def dead_letter_groups(self, workspace: str, conditions: Sequence[Any], limit: int) -> Sequence[Any]: ...
 
 
+class FailedRequeue(NamedTuple):
+    reviewer: str
+    notes: str
+    # "": no repeat is recognised.
+    request_id: str
+    request_hash: bytes
+    now_ns: int
+
+
+class FailedResolution(NamedTuple):
+    # Its last dead letter after the call, or the one that an earlier call with the same request id has resolved. None:
+    # it has none any more.
+    letter: DeadLetterView | None
+    # The request id was used before with other content.
+    is_reused: bool = False
+
+
 class FailedExecutions(Protocol):
     """Any dispatcher: executions that could not be admitted."""
 
@@ -394,13 +413,15 @@ class FailedExecutions(Protocol):
         """The conditions are not applied."""
         ...
 
-    async def requeue_failed(self, letter: DeadLetterView, reviewer: str, now_ns: int) -> DeadLetterView | None:
-        """Queue it again, with the whole of its time. None: somebody has decided about it."""
+    async def outcome_after(self, letter: DeadLetterView) -> bool | None:
+        """Whether the execution has begun, or goes on, since it was queued again. None: it is not known yet."""
         ...
 
-    async def discard_failed(self, letter: DeadLetterView, reviewer: str, notes: str) -> DeadLetterView | None:
-        """None: somebody has decided about it."""
+    async def requeue_failed(self, letter: DeadLetterView, asked: FailedRequeue) -> FailedResolution:
+        """Queue it again, with the whole of its time."""
         ...
+
+    async def discard_failed(self, letter: DeadLetterView, reviewer: str, notes: str) -> FailedResolution: ...
 
 
 class CommandMailbox(Protocol):

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-from services.api.app.ports import DeadLetterQuery, DeadLetterView
+from services.api.app.ports import DeadLetterQuery, DeadLetterView, FailedRequeue, FailedResolution
 from services.api.peers.replicas import Replicas
 from services.chassis.grpc.timestamps import micros_of, put_micros
 from windlass.api.v1 import dead_letters_pb2 as api
@@ -77,10 +77,9 @@ class DispatcherDeadLetters:
         self._peers = peers
 
     async def failed(self, workspace: str, execution_id: str) -> DeadLetterView | None:
-        request = queue_pb2.GetQueuedRequest(execution_ids=[execution_id])
-        response = await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueued, request)
-        own = [row for row in response.items if row.start.workspace == workspace and row.state == row.FAILED]
-        return failed_view(own[0]) if own else None
+        request = queue_pb2.GetFailedRequest(execution_id=execution_id, workspace=workspace)
+        response = await self._peers.call(lambda channel: QueueServiceStub(channel).GetFailed, request)
+        return failed_view(response.row)._replace(row=response.row) if response.HasField("row") else None
 
     async def failed_page(self, asked: DeadLetterQuery) -> Sequence[DeadLetterView]:
         request = queue_pb2.ListFailedRequest(workspace=asked.workspace, ascending=asked.ascending, limit=asked.limit)
@@ -91,30 +90,47 @@ class DispatcherDeadLetters:
         response = await self._peers.call(lambda channel: QueueServiceStub(channel).ListFailed, request)
         return [failed_view(row) for row in response.items]
 
-    async def requeue_failed(self, letter: DeadLetterView, reviewer: str, now_ns: int) -> DeadLetterView | None:
+    async def outcome_after(self, letter: DeadLetterView) -> bool | None:
+        request = queue_pb2.GetQueuedRequest(execution_ids=[letter.id])
+        response = await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueued, request)
+        if not response.items:
+            # It has ended, so a coordinator had it.
+            return True
+        (row,) = response.items
+        if row.state == row.FAILED:
+            return False
+        # A failed dispatch parks it too, and is counted.
+        is_parked = row.state == row.PARKED and not row.dispatch_attempts
+        return True if is_parked or (row.begun and not letter.had_begun) else None
+
+    async def requeue_failed(self, letter: DeadLetterView, asked: FailedRequeue) -> FailedResolution:
         start = StartOrder()
         start.CopyFrom(letter.row.start)
         if start.HasField("deadline_time"):
             span_ns = start.deadline_time.ToNanoseconds() - start.create_time.ToNanoseconds()
-            start.deadline_time.FromNanoseconds(now_ns + span_ns)
-        request = queue_pb2.ResolveFailedRequest(
-            workspace=start.workspace, execution_id=start.execution_id, start=start, reviewer=reviewer
-        )
-        response = await self._peers.call(lambda channel: QueueServiceStub(channel).ResolveFailed, request)
-        if not response.resolved:
-            return failed_view(response.row) if response.found else None
-        requeued = api.DeadLetter()
-        requeued.CopyFrom(letter.record)
-        requeued.resolution, requeued.reviewer = api.DeadLetter.REQUEUED, reviewer
-        requeued.resolve_time.FromNanoseconds(now_ns)
-        return letter._replace(resolution="REQUEUED", record=requeued)
+            start.deadline_time.FromNanoseconds(asked.now_ns + span_ns)
+        request = _resolve(letter, asked.reviewer, asked.notes)
+        request.start.CopyFrom(start)
+        request.request_id, request.request_hash = asked.request_id, asked.request_hash
+        return await self._resolved(request)
 
-    async def discard_failed(self, letter: DeadLetterView, reviewer: str, notes: str) -> DeadLetterView | None:
-        request = queue_pb2.ResolveFailedRequest(
-            workspace=letter.row.start.workspace, execution_id=letter.id, reviewer=reviewer, notes=notes
-        )
+    async def discard_failed(self, letter: DeadLetterView, reviewer: str, notes: str) -> FailedResolution:
+        return await self._resolved(_resolve(letter, reviewer, notes))
+
+    async def _resolved(self, request: queue_pb2.ResolveFailedRequest) -> FailedResolution:
         response = await self._peers.call(lambda channel: QueueServiceStub(channel).ResolveFailed, request)
-        return failed_view(response.row) if response.found else None
+        return FailedResolution(failed_view(response.row) if response.found else None, response.request_id_reused)
+
+
+def _resolve(letter: DeadLetterView, reviewer: str, notes: str) -> queue_pb2.ResolveFailedRequest:
+    row = letter.row
+    return queue_pb2.ResolveFailedRequest(
+        workspace=row.start.workspace,
+        execution_id=letter.id,
+        failure_time=row.failure_time,
+        reviewer=reviewer,
+        notes=notes,
+    )
 
 
 def view_of(letter: api.DeadLetter) -> DeadLetterView:
@@ -133,7 +149,7 @@ def failed_view(row: queue_pb2.Queued) -> DeadLetterView:
         reason=api.DeadLetter.ADMISSION,
         attempts=row.dispatch_attempts,
         quarantine_time=row.failure_time,
-        resolution=api.DeadLetter.DISCARDED if row.resolution else api.DeadLetter.PENDING,
+        resolution=api.DeadLetter.Resolution.Value(row.resolution or "PENDING"),
         reviewer=row.reviewer,
         notes=row.notes,
     )
@@ -142,4 +158,4 @@ def failed_view(row: queue_pb2.Queued) -> DeadLetterView:
     letter.error.type, letter.error.message = row.failure_reason or _ADMISSION, row.failure_message
     text = f"{_ADMISSION}\0{row.failure_reason}"
     letter.error.fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return view_of(letter)._replace(row=row)
+    return view_of(letter)._replace(had_begun=row.begun)

@@ -11,13 +11,14 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.api.app import refusals
 from services.api.app.commands import NewCommand
-from services.api.app.dead_letters import PENDING, DeadLetters
+from services.api.app.dead_letters import DeadLetters
 from services.api.app.identifiers import is_execution_id
 from services.api.app.ports import PAGE_SIZE_MAX, DeadLetterQuery, DeadLetterView
 from services.api.app.redriving import Redrive, Redriver
 from services.api.rpc import translate
 from services.api.rpc.filter_text import conditions_of
 from services.api.rpc.filters import FieldKind, FilterFields, hold
+from services.api.rpc.letter_groups import merged_groups
 from services.api.rpc.letter_inputs import LetterInputs
 from services.api.rpc.overrides import OVERRIDES_BYTES_MAX
 from services.api.rpc.pages import Page
@@ -67,8 +68,9 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         self, request: pb.ListDeadLetterGroupsRequest, context: RpcCall
     ) -> pb.ListDeadLetterGroupsResponse:
         conditions = conditions_of(request.filter, _FIELDS)
-        groups = await self._dead_letters.groups(caller().workspace, conditions, PAGE_SIZE_MAX)
-        return pb.ListDeadLetterGroupsResponse(groups=groups)
+        asked = DeadLetterQuery(caller().workspace, conditions, None, ascending=False, limit=PAGE_SIZE_MAX)
+        found = await self._dead_letters.groups(asked, lambda letter: hold(conditions, _fields(letter.record)))
+        return holding(pb.ListDeadLetterGroupsResponse, groups=merged_groups(*found, limit=PAGE_SIZE_MAX))
 
     async def GetDeadLetter(self, request: pb.GetDeadLetterRequest, context: RpcCall) -> pb.GetDeadLetterResponse:
         letter = await self._dead_letters.find(caller().workspace, request.dead_letter_id)
@@ -84,10 +86,12 @@ class DeadLetterServicer(DeadLetterServiceServicer):
     async def _requeue(self, letter_id: str, overrides: bytes, notes: str, request_id: str = "") -> DeadLetterView:
         identity = caller()
         if is_execution_id(letter_id):
-            letter = await self._dead_letters.find(identity.workspace, letter_id)
-            if letter.resolution != PENDING:
-                raise refusals.already_resolved(letter_id, letter.resolution)
-            return await self._dead_letters.requeue_failed(letter, identity.title)
+            if overrides:
+                told = "an execution that could not be admitted has no node over whose inputs they could be laid"
+                raise refusals.invalid_field("input_overrides", "NOT_TAKEN", told)
+            return await self._dead_letters.requeue_failed(
+                identity.workspace, letter_id, identity.title, notes, request_id
+            )
         message = translate.command()
         message.requeue.run, message.requeue.notes = _number(letter_id), notes
         message.requeue.input_overrides = overrides
@@ -103,8 +107,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
     async def _discard(self, letter_id: str, notes: str) -> DeadLetterView:
         identity = caller()
         if is_execution_id(letter_id):
-            letter = await self._dead_letters.find(identity.workspace, letter_id)
-            return await self._dead_letters.discard_failed(letter, identity.title, notes)
+            return await self._dead_letters.discard_failed(identity.workspace, letter_id, identity.title, notes)
         message = translate.command()
         message.discard.run, message.discard.notes = _number(letter_id), notes
         command = _command("discard", letter_id, message)

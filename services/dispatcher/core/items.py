@@ -227,11 +227,13 @@ class QueuedRow(NamedTuple):
     failure_reason: str
     failure_message: str
     failure_time: datetime | None
-    # What a person has decided about a FAILED row: "" or DISCARDED.
+    # What a person has decided about a FAILED row: "", DISCARDED, or REQUEUED if this is how it had failed before.
     resolution: str = ""
     reviewer: str = ""
     notes: str = ""
     resolve_time: datetime | None = None
+    # A holder has said that its journal has begun.
+    has_begun: bool = False
     # Serialized ExecutionMessages that a PENDING execution has yet to read, oldest first.
     unread: Sequence[bytes] = ()
 
@@ -241,6 +243,32 @@ class FailedPlace(NamedTuple):
 
     failure_time: datetime
     execution_id: str
+
+
+class RequeueOrder(NamedTuple):
+    """A person has a FAILED row queued again."""
+
+    # Serialized StartOrder, and the same without its input, for lists.
+    start: bytes
+    shown_start: bytes
+    deadline_time: datetime | None
+    # That of the failure that the person has seen. None: whichever there is.
+    failure_time: datetime | None
+    reviewer: str
+    notes: str
+    # "": a repeat is not known.
+    request_id: str
+    request_hash: bytes
+
+
+class Requeueing(NamedTuple):
+    """How the row had failed, with the decision."""
+
+    row: QueuedRow
+    # False: the same request came before, and this is what it did.
+    is_first: bool
+    # The request id came before with other content.
+    is_reused: bool = False
 
 
 class GivenUp(NamedTuple):

@@ -14,6 +14,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_QUEUE}/ListQueued": services("api"),
     f"{_QUEUE}/GetQueuePlace": services("api"),
     f"{_QUEUE}/ListFailed": services("api"),
+    f"{_QUEUE}/GetFailed": services("api"),
     f"{_QUEUE}/ResolveFailed": services("api"),
     f"{_QUEUE}/FindRequests": services("api"),
     # A coordinator forwards reports of runs whose execution another coordinator holds.

@@ -11,8 +11,26 @@ from services.chassis.identity.callers import caller
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.deliveries import Deliveries
-from services.dispatcher.core.items import FailedPlace, QueuedRow, QueuePlace, Requeued, UsedRequest, WorkspaceLimits
-from services.dispatcher.rpc.translate import clean, is_execution_id, limits_of, mailbox_message_of, place_of, queued_of
+from services.dispatcher.core.items import (
+    FailedPlace,
+    QueuedRow,
+    QueuePlace,
+    Requeued,
+    Requeueing,
+    RequeueOrder,
+    UsedRequest,
+    WorkspaceLimits,
+)
+from services.dispatcher.rpc.translate import (
+    clean,
+    is_execution_id,
+    limits_of,
+    mailbox_message_of,
+    place_of,
+    queued_of,
+    requeue_of,
+    seen_time,
+)
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 log = logger(__name__)
@@ -40,11 +58,11 @@ class FailedRows(Protocol):
         self, workspace: str, after: FailedPlace | None, limit: int, *, is_ascending: bool
     ) -> list[QueuedRow]: ...
 
-    async def requeue(
-        self, workspace: str, execution_id: str, start: bytes, deadline_time: datetime | None
-    ) -> QueuedRow | None: ...
+    async def requeue(self, workspace: str, execution_id: str, asked: RequeueOrder) -> Requeueing | None: ...
 
-    async def discard(self, workspace: str, execution_id: str, reviewer: str, notes: str) -> QueuedRow | None: ...
+    async def discard(
+        self, workspace: str, execution_id: str, failure_time: datetime | None, reviewer: str, notes: str
+    ) -> QueuedRow | None: ...
 
     async def find(self, workspace: str, execution_id: str) -> QueuedRow | None: ...
 
@@ -109,20 +127,32 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
         rows = await self._failed_rows.list_of(request.workspace, after, limit, is_ascending=request.ascending)
         return queue_pb2.ListFailedResponse(items=[queued_of(row) for row in rows])
 
+    async def GetFailed(self, request: Any, context: Any) -> queue_pb2.GetFailedResponse:
+        is_id = is_execution_id(request.execution_id)
+        row = await self._failed_rows.find(request.workspace, request.execution_id) if is_id else None
+        return queue_pb2.GetFailedResponse(row=None if row is None else queued_of(row))
+
     async def ResolveFailed(self, request: Any, context: Any) -> queue_pb2.ResolveFailedResponse:
-        workspace, execution_id, start = request.workspace, request.execution_id, request.start
+        workspace, execution_id = request.workspace, request.execution_id
         if not workspace or not is_execution_id(execution_id):
             raise Refusal("INVALID_REQUEST", "workspace must be set, and execution_id be a UUID in lower case")
         if request.HasField("start"):
-            if (start.execution_id, start.workspace) != (execution_id, workspace):
+            if (request.start.execution_id, request.start.workspace) != (execution_id, workspace):
                 raise Refusal("INVALID_REQUEST", "the start is that of another execution")
-            deadline_time = start.deadline_time.ToDatetime(UTC) if start.HasField("deadline_time") else None
-            row = await self._failed_rows.requeue(workspace, execution_id, start.SerializeToString(), deadline_time)
-            if row is not None:
-                self._inbox.work_in(workspace)
+            requeued = await self._failed_rows.requeue(workspace, execution_id, requeue_of(request))
+            if requeued is not None:
+                if requeued.is_first:
+                    self._inbox.work_in(workspace)
+                return queue_pb2.ResolveFailedResponse(
+                    found=True,
+                    resolved=requeued.is_first,
+                    row=queued_of(requeued.row),
+                    request_id_reused=requeued.is_reused,
+                )
+            row = None
         else:
             reviewer, notes = clean(request.reviewer), clean(request.notes)
-            row = await self._failed_rows.discard(workspace, execution_id, reviewer, notes)
+            row = await self._failed_rows.discard(workspace, execution_id, seen_time(request), reviewer, notes)
         is_resolved = row is not None
         row = row or await self._failed_rows.find(workspace, execution_id)
         shown = None if row is None else queued_of(row)

@@ -24,6 +24,7 @@ from services.dispatcher.core.items import (
     NewStart,
     QueuedRow,
     QueuePlace,
+    RequeueOrder,
     RowToMake,
     WorkspaceLimits,
 )
@@ -213,6 +214,7 @@ def queued_of(row: QueuedRow) -> queue_pb2.Queued:
         resolution=row.resolution,
         reviewer=row.reviewer,
         notes=row.notes,
+        begun=row.has_begun,
     )
     queued.start.ParseFromString(row.start)
     messages = map(sessions_pb2.ExecutionMessage.FromString, row.unread)
@@ -222,6 +224,27 @@ def queued_of(row: QueuedRow) -> queue_pb2.Queued:
     if row.resolve_time is not None:
         queued.resolve_time.FromDatetime(row.resolve_time)
     return queued
+
+
+def seen_time(request: queue_pb2.ResolveFailedRequest) -> datetime | None:
+    """The time of the failure that the person has seen. None: the request does not say."""
+    return request.failure_time.ToDatetime(UTC) if request.HasField("failure_time") else None
+
+
+def requeue_of(request: queue_pb2.ResolveFailedRequest) -> RequeueOrder:
+    shown = start_pb2.StartOrder()
+    shown.CopyFrom(request.start)
+    shown.ClearField("input")
+    return RequeueOrder(
+        start=request.start.SerializeToString(),
+        shown_start=shown.SerializeToString(),
+        deadline_time=request.start.deadline_time.ToDatetime(UTC) if request.start.HasField("deadline_time") else None,
+        failure_time=seen_time(request),
+        reviewer=clean(request.reviewer),
+        notes=clean(request.notes),
+        request_id=clean(request.request_id),
+        request_hash=request.request_hash,
+    )
 
 
 def place_of(place: QueuePlace | None) -> queue_pb2.GetQueuePlaceResponse:

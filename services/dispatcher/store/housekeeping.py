@@ -31,6 +31,7 @@ from services.dispatcher.store.tables import (
     locked_leases,
     queue,
     requests,
+    requeues,
 )
 
 # The planner expects many rows when a limit is a parameter.
@@ -145,6 +146,19 @@ _DEAD: Final = (
 _FORGET_DEAD_LETTERS: Final = Composed(sa.delete(queue).where(queue.c.execution_id == _DEAD.c.execution_id))
 
 
+_OLD_REQUEUES: Final = (
+    sa.select(requeues.c.execution_id, requeues.c.failure_time)
+    .where(requeues.c.resolve_time < func.now() - seconds(sa.bindparam("older_than")))
+    .limit(1_000)
+    .cte("old_requeues")
+)
+_FORGET_REQUEUES: Final = Composed(
+    sa.delete(requeues).where(
+        requeues.c.execution_id == _OLD_REQUEUES.c.execution_id, requeues.c.failure_time == _OLD_REQUEUES.c.failure_time
+    )
+)
+
+
 _UNTOLD: Final = Composed(
     sa.select(
         execution_id_text,
@@ -236,6 +250,10 @@ class PostgresHousekeeping:
     async def forget_dead_letters(self) -> int:
         """Delete some that are older; returns how many."""
         return await self._database.execute(*_FORGET_DEAD_LETTERS(older_than=self._dead_letter_seconds))
+
+    async def forget_requeues(self) -> int:
+        """Delete some that are as old as dead letters that are deleted; returns how many."""
+        return await self._database.execute(*_FORGET_REQUEUES(older_than=self._dead_letter_seconds))
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
         await self._database.fetch(*_NOTIFY(channel=channel, payloads=Texts(payloads)))

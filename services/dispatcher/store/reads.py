@@ -28,6 +28,7 @@ COLUMNS: Final = [
         "reviewer",
         "notes",
         "resolve_time",
+        "begun",
     )
 ]
 # Commands of people are short; signals with large payloads are not shown before they are read.
@@ -158,7 +159,8 @@ class PostgresQueueReads:
 
 
 def queued_row(row: Sequence[Any]) -> QueuedRow:
-    state, start, attempts, reason, message, time, resolution, reviewer, notes, resolve_time, *unread = row
+    state, start, attempts, reason, message, time, resolution, reviewer, notes, *rest = row
+    resolve_time, has_begun, *unread = rest
     return QueuedRow(
         State(state),
         start,
@@ -170,5 +172,6 @@ def queued_row(row: Sequence[Any]) -> QueuedRow:
         reviewer or "",
         notes or "",
         resolve_time,
+        has_begun,
         (unread and unread[0]) or (),
     )

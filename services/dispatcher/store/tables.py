@@ -113,6 +113,21 @@ requests: Final = sa.Table(
 )
 sa.Index("requests_age", requests.c.create_time, postgresql_using="brin")
 
+requeues: Final = sa.Table(
+    "requeues",
+    metadata,
+    *key(_ID, "execution_id"),
+    *key(TIME, "failure_time"),
+    *needed(sa.Text, "workspace reviewer notes"),
+    *needed(sa.SmallInteger, "attempts"),
+    *needed(TIME, "resolve_time"),
+    *needed(sa.LargeBinary, "start"),
+    *optional(sa.Text, "failure_reason failure_message request_id"),
+    *optional(sa.LargeBinary, "request_hash"),
+)
+sa.Index("requeues_listed", requeues.c.workspace, requeues.c.failure_time, requeues.c.execution_id)
+sa.Index("requeues_age", requeues.c.resolve_time, postgresql_using="brin")
+
 mailbox: Final = sa.Table(
     "mailbox",
     metadata,

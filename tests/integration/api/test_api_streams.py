@@ -90,6 +90,9 @@ class ScriptedDispatcher:
     async def ListFailed(self, request: Any, context: Any) -> queue_pb2.ListFailedResponse:
         return queue_pb2.ListFailedResponse()
 
+    async def GetFailed(self, request: Any, context: Any) -> queue_pb2.GetFailedResponse:
+        return queue_pb2.GetFailedResponse()
+
     async def ResolveFailed(self, request: Any, context: Any) -> queue_pb2.ResolveFailedResponse:
         return queue_pb2.ResolveFailedResponse()
 

@@ -53,7 +53,7 @@ class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
         return queue_pb2.DeliverResponse(found=True)
 
     GetQueued = ListQueued = ListFailed = ResolveFailed = FindRequests = Deliver
-    ConfigureWorkspace = GetQueuePlace = WakeParked = Deliver
+    ConfigureWorkspace = GetQueuePlace = GetFailed = WakeParked = Deliver
 
     def answer(self, workspace: str) -> None:
         self._may_answer[workspace].set()

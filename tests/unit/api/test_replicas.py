@@ -46,7 +46,7 @@ class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
         return queue_pb2.ListQueuedResponse(items=map(largest_row, map(str, range(request.limit))))
 
     Deliver = ListFailed = ResolveFailed = FindRequests = GetQueued
-    ConfigureWorkspace = GetQueuePlace = WakeParked = GetQueued
+    ConfigureWorkspace = GetQueuePlace = GetFailed = WakeParked = GetQueued
 
 
 def largest_row(execution_id: str) -> queue_pb2.Queued:

@@ -100,7 +100,8 @@ class DeadLetterServiceServicer:
 
     def ListDeadLetterGroups(self, request, context):
         """Dead letters that a person would call the same: equal module, type and message of the error but for numbers and ids.
-        The group with the newest one first, at most 1,000. Records nothing.
+        The group with the newest one first, at most 1,000. Executions that could not be admitted are grouped by the reason; the
+        newest 10,000 are counted. Records nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,8 +117,9 @@ class DeadLetterServiceServicer:
 
     def RequeueDeadLetter(self, request, context):
         """The work is done again, with everything that depends on it, and the execution goes on, also if it had ended: see
-        RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`; other content
-        under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+        RetryExecution. An execution that could not be admitted is queued again; the answer is how it had failed, which is
+        kept, and should it fail once more, its id means that failure. Idempotent by `request_id`; other content under the
+        same id is ALREADY_EXISTS REQUEST_ID_REUSED. INVALID_ARGUMENT INVALID_REQUEST: inputs for ADMISSION.
         FAILED_PRECONDITION NODE_NOT_ENDED while something that depends on the work is under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -141,9 +143,10 @@ class DeadLetterServiceServicer:
 
     def BulkResolveDeadLetters(self, request, context):
         """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
-        letter, goes on with one in twenty, then with all; before each step it waits until the work has ended, and it stops by
-        itself when more than a tenth has failed again. It ends with the call: a call that was cut may be repeated, because
-        what is resolved does not match any more. With `dry_run` it only counts.
+        letter, goes on with one in twenty, then with all; before each step it waits until the work has ended (an execution
+        that could not be admitted: until it has begun), and it stops by itself when more than a tenth has failed again. It
+        ends with the call: a call that was cut may be repeated, because what is resolved does not match any more. With
+        `dry_run` it only counts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

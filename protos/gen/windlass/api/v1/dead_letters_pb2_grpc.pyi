@@ -26,7 +26,8 @@ class DeadLetterServiceStub:
     """Newest first unless `order_by` says otherwise. The filter is AIP-160. Records nothing."""
     ListDeadLetterGroups: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.ListDeadLetterGroupsRequest, _dead_letters_pb2.ListDeadLetterGroupsResponse]
     """Dead letters that a person would call the same: equal module, type and message of the error but for numbers and ids.
-    The group with the newest one first, at most 1,000. Records nothing.
+    The group with the newest one first, at most 1,000. Executions that could not be admitted are grouped by the reason; the
+    newest 10,000 are counted. Records nothing.
     """
     GetDeadLetter: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.GetDeadLetterRequest, _dead_letters_pb2.GetDeadLetterResponse]
     """With the inputs and the config that the run worked on. If the failure did not bring them along, they are rendered once
@@ -34,8 +35,9 @@ class DeadLetterServiceStub:
     """
     RequeueDeadLetter: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.RequeueDeadLetterRequest, _dead_letters_pb2.RequeueDeadLetterResponse]
     """The work is done again, with everything that depends on it, and the execution goes on, also if it had ended: see
-    RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`; other content
-    under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+    RetryExecution. An execution that could not be admitted is queued again; the answer is how it had failed, which is
+    kept, and should it fail once more, its id means that failure. Idempotent by `request_id`; other content under the
+    same id is ALREADY_EXISTS REQUEST_ID_REUSED. INVALID_ARGUMENT INVALID_REQUEST: inputs for ADMISSION.
     FAILED_PRECONDITION NODE_NOT_ENDED while something that depends on the work is under way.
     """
     DiscardDeadLetter: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.DiscardDeadLetterRequest, _dead_letters_pb2.DiscardDeadLetterResponse]
@@ -46,9 +48,10 @@ class DeadLetterServiceStub:
     """
     BulkResolveDeadLetters: _aio.UnaryStreamMultiCallable[_dead_letters_pb2.BulkResolveDeadLettersRequest, _dead_letters_pb2.BulkResolveDeadLettersResponse]
     """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
-    letter, goes on with one in twenty, then with all; before each step it waits until the work has ended, and it stops by
-    itself when more than a tenth has failed again. It ends with the call: a call that was cut may be repeated, because
-    what is resolved does not match any more. With `dry_run` it only counts.
+    letter, goes on with one in twenty, then with all; before each step it waits until the work has ended (an execution
+    that could not be admitted: until it has begun), and it stops by itself when more than a tenth has failed again. It
+    ends with the call: a call that was cut may be repeated, because what is resolved does not match any more. With
+    `dry_run` it only counts.
     """
     QuarantineRun: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.QuarantineRunRequest, _dead_letters_pb2.QuarantineRunResponse]
     """The work of a run fails for good, with the reason MANUAL. If a runner has it, the runner is told to stop. It may also
@@ -81,7 +84,8 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_dead_letters_pb2.ListDeadLetterGroupsRequest, _abc.Awaitable[_dead_letters_pb2.ListDeadLetterGroupsResponse]],
     ) -> _abc.Awaitable[_dead_letters_pb2.ListDeadLetterGroupsResponse]:
         """Dead letters that a person would call the same: equal module, type and message of the error but for numbers and ids.
-        The group with the newest one first, at most 1,000. Records nothing.
+        The group with the newest one first, at most 1,000. Executions that could not be admitted are grouped by the reason; the
+        newest 10,000 are counted. Records nothing.
         """
 
     @_abc_1.abstractmethod
@@ -101,8 +105,9 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_dead_letters_pb2.RequeueDeadLetterRequest, _abc.Awaitable[_dead_letters_pb2.RequeueDeadLetterResponse]],
     ) -> _abc.Awaitable[_dead_letters_pb2.RequeueDeadLetterResponse]:
         """The work is done again, with everything that depends on it, and the execution goes on, also if it had ended: see
-        RetryExecution. An execution that could not be admitted is queued again. Idempotent by `request_id`; other content
-        under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+        RetryExecution. An execution that could not be admitted is queued again; the answer is how it had failed, which is
+        kept, and should it fail once more, its id means that failure. Idempotent by `request_id`; other content under the
+        same id is ALREADY_EXISTS REQUEST_ID_REUSED. INVALID_ARGUMENT INVALID_REQUEST: inputs for ADMISSION.
         FAILED_PRECONDITION NODE_NOT_ENDED while something that depends on the work is under way.
         """
 
@@ -131,9 +136,10 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_dead_letters_pb2.BulkResolveDeadLettersRequest, _abc.AsyncIterator[_dead_letters_pb2.BulkResolveDeadLettersResponse]],
     ) -> _abc.AsyncIterator[_dead_letters_pb2.BulkResolveDeadLettersResponse]:
         """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
-        letter, goes on with one in twenty, then with all; before each step it waits until the work has ended, and it stops by
-        itself when more than a tenth has failed again. It ends with the call: a call that was cut may be repeated, because
-        what is resolved does not match any more. With `dry_run` it only counts.
+        letter, goes on with one in twenty, then with all; before each step it waits until the work has ended (an execution
+        that could not be admitted: until it has begun), and it stops by itself when more than a tenth has failed again. It
+        ends with the call: a call that was cut may be repeated, because what is resolved does not match any more. With
+        `dry_run` it only counts.
         """
 
     @_abc_1.abstractmethod

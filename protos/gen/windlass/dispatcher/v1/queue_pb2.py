@@ -27,7 +27,7 @@ from windlass.dispatcher.v1 import sessions_pb2 as windlass_dot_dispatcher_dot_v
 from windlass.types.v1 import start_pb2 as windlass_dot_types_dot_v1_dot_start__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"windlass/dispatcher/v1/queue.proto\x12\x16windlass.dispatcher.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a%windlass/dispatcher/v1/sessions.proto\x1a\x1dwindlass/types/v1/start.proto\"D\n\x0e\x45nqueueRequest\x12\x32\n\x05items\x18\x01 \x03(\x0b\x32#.windlass.dispatcher.v1.EnqueueItem\"\x87\x01\n\x0b\x45nqueueItem\x12,\n\x05start\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\x12\x14\n\x0crequest_hash\x18\x02 \x01(\x0c\x12\x34\n\x06limits\x18\x03 \x01(\x0b\x32$.windlass.dispatcher.v1.TenantLimits\"L\n\x0cTenantLimits\x12\x16\n\x0e\x65xecutions_max\x18\x01 \x01(\x05\x12\x12\n\nqueued_max\x18\x02 \x01(\x05\x12\x10\n\x08revision\x18\x03 \x01(\x03\"I\n\x0f\x45nqueueResponse\x12\x36\n\x07\x61nswers\x18\x01 \x03(\x0b\x32%.windlass.dispatcher.v1.EnqueueAnswer\"\x9f\x02\n\rEnqueueAnswer\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12>\n\x07outcome\x18\x02 \x01(\x0e\x32-.windlass.dispatcher.v1.EnqueueAnswer.Outcome\x12\x1d\n\x15\x65xisting_execution_id\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\"\x87\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\n\n\x06QUEUED\x10\x01\x12\x0c\n\x08\x45XISTING\x10\x02\x12\x15\n\x11REQUEST_ID_REUSED\x10\x03\x12\x0e\n\nQUEUE_FULL\x10\x04\x12\x14\n\x10WORKSPACE_CLOSED\x10\x05\x12\x0c\n\x08REJECTED\x10\x06\")\n\x10GetQueuedRequest\x12\x15\n\rexecution_ids\x18\x01 \x03(\t\"B\n\x11GetQueuedResponse\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\"\xcb\x03\n\x06Queued\x12,\n\x05start\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\x12\x33\n\x05state\x18\x02 \x01(\x0e\x32$.windlass.dispatcher.v1.Queued.State\x12\x16\n\x0e\x66\x61ilure_reason\x18\x03 \x01(\t\x12\x17\n\x0f\x66\x61ilure_message\x18\x04 \x01(\t\x12\x30\n\x0c\x66\x61ilure_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11\x64ispatch_attempts\x18\x06 \x01(\x05\x12\x12\n\nresolution\x18\x07 \x01(\t\x12\x10\n\x08reviewer\x18\x08 \x01(\t\x12\r\n\x05notes\x18\t \x01(\t\x12\x30\n\x0cresolve_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0funread_commands\x18\x0b \x03(\x0c\"`\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07PENDING\x10\x01\x12\x0b\n\x07\x43LAIMED\x10\x02\x12\x0e\n\nDISPATCHED\x10\x03\x12\n\n\x06PARKED\x10\x04\x12\n\n\x06\x46\x41ILED\x10\x05\"?\n\x14GetQueuePlaceRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\"\xf5\x01\n\x15GetQueuePlaceResponse\x12\x33\n\x05state\x18\x01 \x01(\x0e\x32$.windlass.dispatcher.v1.Queued.State\x12\r\n\x05\x61head\x18\x02 \x01(\x05\x12\x13\n\x0bslots_taken\x18\x03 \x01(\x05\x12\x11\n\tslots_max\x18\x04 \x01(\x05\x12\x0f\n\x07holders\x18\x05 \x03(\t\x12\x30\n\x0c\x65nqueue_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\twake_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\x11ListQueuedRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x19\n\x11\x66rom_execution_id\x18\x02 \x01(\t\x12\x11\n\tascending\x18\x03 \x01(\x08\x12\r\n\x05limit\x18\x04 \x01(\x05\"C\n\x12ListQueuedResponse\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\"\x94\x01\n\x11ListFailedRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12.\n\nafter_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x12\x61\x66ter_execution_id\x18\x03 \x01(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\x05\"C\n\x12ListFailedResponse\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\"\x8e\x01\n\x14ResolveFailedRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12,\n\x05start\x18\x03 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\x12\x10\n\x08reviewer\x18\x04 \x01(\t\x12\r\n\x05notes\x18\x05 \x01(\t\"e\n\x15ResolveFailedResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x10\n\x08resolved\x18\x02 \x01(\x08\x12+\n\x03row\x18\x03 \x01(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\"=\n\x13\x46indRequestsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x13\n\x0brequest_ids\x18\x02 \x03(\t\"M\n\x14\x46indRequestsResponse\x12\x35\n\x08requests\x18\x01 \x03(\x0b\x32#.windlass.dispatcher.v1.UsedRequest\"M\n\x0bUsedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0crequest_hash\x18\x02 \x01(\x0c\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\"\x8c\x01\n\x0e\x44\x65liverRequest\x12\x39\n\x07message\x18\x01 \x01(\x0b\x32(.windlass.dispatcher.v1.ExecutionMessage\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12,\n\x05start\x18\x03 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\" \n\x0f\x44\x65liverResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x95\x01\n\x11WakeParkedRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12?\n\x06leases\x18\x02 \x03(\x0b\x32/.windlass.dispatcher.v1.WakeParkedRequest.Lease\x1a,\n\x05Lease\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"0\n\x12WakeParkedResponse\x12\x1a\n\x12held_execution_ids\x18\x01 \x03(\t\"t\n\x19\x43onfigureWorkspaceRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x34\n\x06limits\x18\x02 \x01(\x0b\x32$.windlass.dispatcher.v1.TenantLimits\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\"\x1c\n\x1a\x43onfigureWorkspaceResponse2p\n\x0e\x45nqueueService\x12^\n\x07\x45nqueue\x12&.windlass.dispatcher.v1.EnqueueRequest\x1a\'.windlass.dispatcher.v1.EnqueueResponse(\x01\x30\x01\x32\xbf\x07\n\x0cQueueService\x12`\n\tGetQueued\x12(.windlass.dispatcher.v1.GetQueuedRequest\x1a).windlass.dispatcher.v1.GetQueuedResponse\x12\x63\n\nListQueued\x12).windlass.dispatcher.v1.ListQueuedRequest\x1a*.windlass.dispatcher.v1.ListQueuedResponse\x12l\n\rGetQueuePlace\x12,.windlass.dispatcher.v1.GetQueuePlaceRequest\x1a-.windlass.dispatcher.v1.GetQueuePlaceResponse\x12\x63\n\nListFailed\x12).windlass.dispatcher.v1.ListFailedRequest\x1a*.windlass.dispatcher.v1.ListFailedResponse\x12l\n\rResolveFailed\x12,.windlass.dispatcher.v1.ResolveFailedRequest\x1a-.windlass.dispatcher.v1.ResolveFailedResponse\x12i\n\x0c\x46indRequests\x12+.windlass.dispatcher.v1.FindRequestsRequest\x1a,.windlass.dispatcher.v1.FindRequestsResponse\x12Z\n\x07\x44\x65liver\x12&.windlass.dispatcher.v1.DeliverRequest\x1a\'.windlass.dispatcher.v1.DeliverResponse\x12\x63\n\nWakeParked\x12).windlass.dispatcher.v1.WakeParkedRequest\x1a*.windlass.dispatcher.v1.WakeParkedResponse\x12{\n\x12\x43onfigureWorkspace\x12\x31.windlass.dispatcher.v1.ConfigureWorkspaceRequest\x1a\x32.windlass.dispatcher.v1.ConfigureWorkspaceResponseB%Z#windlass/dispatcher/v1;dispatcherv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"windlass/dispatcher/v1/queue.proto\x12\x16windlass.dispatcher.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a%windlass/dispatcher/v1/sessions.proto\x1a\x1dwindlass/types/v1/start.proto\"D\n\x0e\x45nqueueRequest\x12\x32\n\x05items\x18\x01 \x03(\x0b\x32#.windlass.dispatcher.v1.EnqueueItem\"\x87\x01\n\x0b\x45nqueueItem\x12,\n\x05start\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\x12\x14\n\x0crequest_hash\x18\x02 \x01(\x0c\x12\x34\n\x06limits\x18\x03 \x01(\x0b\x32$.windlass.dispatcher.v1.TenantLimits\"L\n\x0cTenantLimits\x12\x16\n\x0e\x65xecutions_max\x18\x01 \x01(\x05\x12\x12\n\nqueued_max\x18\x02 \x01(\x05\x12\x10\n\x08revision\x18\x03 \x01(\x03\"I\n\x0f\x45nqueueResponse\x12\x36\n\x07\x61nswers\x18\x01 \x03(\x0b\x32%.windlass.dispatcher.v1.EnqueueAnswer\"\x9f\x02\n\rEnqueueAnswer\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12>\n\x07outcome\x18\x02 \x01(\x0e\x32-.windlass.dispatcher.v1.EnqueueAnswer.Outcome\x12\x1d\n\x15\x65xisting_execution_id\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\"\x87\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\n\n\x06QUEUED\x10\x01\x12\x0c\n\x08\x45XISTING\x10\x02\x12\x15\n\x11REQUEST_ID_REUSED\x10\x03\x12\x0e\n\nQUEUE_FULL\x10\x04\x12\x14\n\x10WORKSPACE_CLOSED\x10\x05\x12\x0c\n\x08REJECTED\x10\x06\")\n\x10GetQueuedRequest\x12\x15\n\rexecution_ids\x18\x01 \x03(\t\"B\n\x11GetQueuedResponse\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\"\xda\x03\n\x06Queued\x12,\n\x05start\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\x12\x33\n\x05state\x18\x02 \x01(\x0e\x32$.windlass.dispatcher.v1.Queued.State\x12\x16\n\x0e\x66\x61ilure_reason\x18\x03 \x01(\t\x12\x17\n\x0f\x66\x61ilure_message\x18\x04 \x01(\t\x12\x30\n\x0c\x66\x61ilure_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11\x64ispatch_attempts\x18\x06 \x01(\x05\x12\x12\n\nresolution\x18\x07 \x01(\t\x12\x10\n\x08reviewer\x18\x08 \x01(\t\x12\r\n\x05notes\x18\t \x01(\t\x12\x30\n\x0cresolve_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0funread_commands\x18\x0b \x03(\x0c\x12\r\n\x05\x62\x65gun\x18\x0c \x01(\x08\"`\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07PENDING\x10\x01\x12\x0b\n\x07\x43LAIMED\x10\x02\x12\x0e\n\nDISPATCHED\x10\x03\x12\n\n\x06PARKED\x10\x04\x12\n\n\x06\x46\x41ILED\x10\x05\"?\n\x14GetQueuePlaceRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\"\xf5\x01\n\x15GetQueuePlaceResponse\x12\x33\n\x05state\x18\x01 \x01(\x0e\x32$.windlass.dispatcher.v1.Queued.State\x12\r\n\x05\x61head\x18\x02 \x01(\x05\x12\x13\n\x0bslots_taken\x18\x03 \x01(\x05\x12\x11\n\tslots_max\x18\x04 \x01(\x05\x12\x0f\n\x07holders\x18\x05 \x03(\t\x12\x30\n\x0c\x65nqueue_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\twake_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\x11ListQueuedRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x19\n\x11\x66rom_execution_id\x18\x02 \x01(\t\x12\x11\n\tascending\x18\x03 \x01(\x08\x12\r\n\x05limit\x18\x04 \x01(\x05\"C\n\x12ListQueuedResponse\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\"\x94\x01\n\x11ListFailedRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12.\n\nafter_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x12\x61\x66ter_execution_id\x18\x03 \x01(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\x05\"C\n\x12ListFailedResponse\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\";\n\x10GetFailedRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\"@\n\x11GetFailedResponse\x12+\n\x03row\x18\x01 \x01(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\"\xea\x01\n\x14ResolveFailedRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12,\n\x05start\x18\x03 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\x12\x10\n\x08reviewer\x18\x04 \x01(\t\x12\r\n\x05notes\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x14\n\x0crequest_hash\x18\x07 \x01(\x0c\x12\x30\n\x0c\x66\x61ilure_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x80\x01\n\x15ResolveFailedResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x10\n\x08resolved\x18\x02 \x01(\x08\x12+\n\x03row\x18\x03 \x01(\x0b\x32\x1e.windlass.dispatcher.v1.Queued\x12\x19\n\x11request_id_reused\x18\x04 \x01(\x08\"=\n\x13\x46indRequestsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x13\n\x0brequest_ids\x18\x02 \x03(\t\"M\n\x14\x46indRequestsResponse\x12\x35\n\x08requests\x18\x01 \x03(\x0b\x32#.windlass.dispatcher.v1.UsedRequest\"M\n\x0bUsedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0crequest_hash\x18\x02 \x01(\x0c\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\"\x8c\x01\n\x0e\x44\x65liverRequest\x12\x39\n\x07message\x18\x01 \x01(\x0b\x32(.windlass.dispatcher.v1.ExecutionMessage\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12,\n\x05start\x18\x03 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\" \n\x0f\x44\x65liverResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x95\x01\n\x11WakeParkedRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12?\n\x06leases\x18\x02 \x03(\x0b\x32/.windlass.dispatcher.v1.WakeParkedRequest.Lease\x1a,\n\x05Lease\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"0\n\x12WakeParkedResponse\x12\x1a\n\x12held_execution_ids\x18\x01 \x03(\t\"t\n\x19\x43onfigureWorkspaceRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x34\n\x06limits\x18\x02 \x01(\x0b\x32$.windlass.dispatcher.v1.TenantLimits\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\"\x1c\n\x1a\x43onfigureWorkspaceResponse2p\n\x0e\x45nqueueService\x12^\n\x07\x45nqueue\x12&.windlass.dispatcher.v1.EnqueueRequest\x1a\'.windlass.dispatcher.v1.EnqueueResponse(\x01\x30\x01\x32\xa1\x08\n\x0cQueueService\x12`\n\tGetQueued\x12(.windlass.dispatcher.v1.GetQueuedRequest\x1a).windlass.dispatcher.v1.GetQueuedResponse\x12\x63\n\nListQueued\x12).windlass.dispatcher.v1.ListQueuedRequest\x1a*.windlass.dispatcher.v1.ListQueuedResponse\x12l\n\rGetQueuePlace\x12,.windlass.dispatcher.v1.GetQueuePlaceRequest\x1a-.windlass.dispatcher.v1.GetQueuePlaceResponse\x12\x63\n\nListFailed\x12).windlass.dispatcher.v1.ListFailedRequest\x1a*.windlass.dispatcher.v1.ListFailedResponse\x12`\n\tGetFailed\x12(.windlass.dispatcher.v1.GetFailedRequest\x1a).windlass.dispatcher.v1.GetFailedResponse\x12l\n\rResolveFailed\x12,.windlass.dispatcher.v1.ResolveFailedRequest\x1a-.windlass.dispatcher.v1.ResolveFailedResponse\x12i\n\x0c\x46indRequests\x12+.windlass.dispatcher.v1.FindRequestsRequest\x1a,.windlass.dispatcher.v1.FindRequestsResponse\x12Z\n\x07\x44\x65liver\x12&.windlass.dispatcher.v1.DeliverRequest\x1a\'.windlass.dispatcher.v1.DeliverResponse\x12\x63\n\nWakeParked\x12).windlass.dispatcher.v1.WakeParkedRequest\x1a*.windlass.dispatcher.v1.WakeParkedResponse\x12{\n\x12\x43onfigureWorkspace\x12\x31.windlass.dispatcher.v1.ConfigureWorkspaceRequest\x1a\x32.windlass.dispatcher.v1.ConfigureWorkspaceResponseB%Z#windlass/dispatcher/v1;dispatcherv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,47 +52,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETQUEUEDRESPONSE']._serialized_start=859
   _globals['_GETQUEUEDRESPONSE']._serialized_end=925
   _globals['_QUEUED']._serialized_start=928
-  _globals['_QUEUED']._serialized_end=1387
-  _globals['_QUEUED_STATE']._serialized_start=1291
-  _globals['_QUEUED_STATE']._serialized_end=1387
-  _globals['_GETQUEUEPLACEREQUEST']._serialized_start=1389
-  _globals['_GETQUEUEPLACEREQUEST']._serialized_end=1452
-  _globals['_GETQUEUEPLACERESPONSE']._serialized_start=1455
-  _globals['_GETQUEUEPLACERESPONSE']._serialized_end=1700
-  _globals['_LISTQUEUEDREQUEST']._serialized_start=1702
-  _globals['_LISTQUEUEDREQUEST']._serialized_end=1801
-  _globals['_LISTQUEUEDRESPONSE']._serialized_start=1803
-  _globals['_LISTQUEUEDRESPONSE']._serialized_end=1870
-  _globals['_LISTFAILEDREQUEST']._serialized_start=1873
-  _globals['_LISTFAILEDREQUEST']._serialized_end=2021
-  _globals['_LISTFAILEDRESPONSE']._serialized_start=2023
-  _globals['_LISTFAILEDRESPONSE']._serialized_end=2090
-  _globals['_RESOLVEFAILEDREQUEST']._serialized_start=2093
-  _globals['_RESOLVEFAILEDREQUEST']._serialized_end=2235
-  _globals['_RESOLVEFAILEDRESPONSE']._serialized_start=2237
-  _globals['_RESOLVEFAILEDRESPONSE']._serialized_end=2338
-  _globals['_FINDREQUESTSREQUEST']._serialized_start=2340
-  _globals['_FINDREQUESTSREQUEST']._serialized_end=2401
-  _globals['_FINDREQUESTSRESPONSE']._serialized_start=2403
-  _globals['_FINDREQUESTSRESPONSE']._serialized_end=2480
-  _globals['_USEDREQUEST']._serialized_start=2482
-  _globals['_USEDREQUEST']._serialized_end=2559
-  _globals['_DELIVERREQUEST']._serialized_start=2562
-  _globals['_DELIVERREQUEST']._serialized_end=2702
-  _globals['_DELIVERRESPONSE']._serialized_start=2704
-  _globals['_DELIVERRESPONSE']._serialized_end=2736
-  _globals['_WAKEPARKEDREQUEST']._serialized_start=2739
-  _globals['_WAKEPARKEDREQUEST']._serialized_end=2888
-  _globals['_WAKEPARKEDREQUEST_LEASE']._serialized_start=2844
-  _globals['_WAKEPARKEDREQUEST_LEASE']._serialized_end=2888
-  _globals['_WAKEPARKEDRESPONSE']._serialized_start=2890
-  _globals['_WAKEPARKEDRESPONSE']._serialized_end=2938
-  _globals['_CONFIGUREWORKSPACEREQUEST']._serialized_start=2940
-  _globals['_CONFIGUREWORKSPACEREQUEST']._serialized_end=3056
-  _globals['_CONFIGUREWORKSPACERESPONSE']._serialized_start=3058
-  _globals['_CONFIGUREWORKSPACERESPONSE']._serialized_end=3086
-  _globals['_ENQUEUESERVICE']._serialized_start=3088
-  _globals['_ENQUEUESERVICE']._serialized_end=3200
-  _globals['_QUEUESERVICE']._serialized_start=3203
-  _globals['_QUEUESERVICE']._serialized_end=4162
+  _globals['_QUEUED']._serialized_end=1402
+  _globals['_QUEUED_STATE']._serialized_start=1306
+  _globals['_QUEUED_STATE']._serialized_end=1402
+  _globals['_GETQUEUEPLACEREQUEST']._serialized_start=1404
+  _globals['_GETQUEUEPLACEREQUEST']._serialized_end=1467
+  _globals['_GETQUEUEPLACERESPONSE']._serialized_start=1470
+  _globals['_GETQUEUEPLACERESPONSE']._serialized_end=1715
+  _globals['_LISTQUEUEDREQUEST']._serialized_start=1717
+  _globals['_LISTQUEUEDREQUEST']._serialized_end=1816
+  _globals['_LISTQUEUEDRESPONSE']._serialized_start=1818
+  _globals['_LISTQUEUEDRESPONSE']._serialized_end=1885
+  _globals['_LISTFAILEDREQUEST']._serialized_start=1888
+  _globals['_LISTFAILEDREQUEST']._serialized_end=2036
+  _globals['_LISTFAILEDRESPONSE']._serialized_start=2038
+  _globals['_LISTFAILEDRESPONSE']._serialized_end=2105
+  _globals['_GETFAILEDREQUEST']._serialized_start=2107
+  _globals['_GETFAILEDREQUEST']._serialized_end=2166
+  _globals['_GETFAILEDRESPONSE']._serialized_start=2168
+  _globals['_GETFAILEDRESPONSE']._serialized_end=2232
+  _globals['_RESOLVEFAILEDREQUEST']._serialized_start=2235
+  _globals['_RESOLVEFAILEDREQUEST']._serialized_end=2469
+  _globals['_RESOLVEFAILEDRESPONSE']._serialized_start=2472
+  _globals['_RESOLVEFAILEDRESPONSE']._serialized_end=2600
+  _globals['_FINDREQUESTSREQUEST']._serialized_start=2602
+  _globals['_FINDREQUESTSREQUEST']._serialized_end=2663
+  _globals['_FINDREQUESTSRESPONSE']._serialized_start=2665
+  _globals['_FINDREQUESTSRESPONSE']._serialized_end=2742
+  _globals['_USEDREQUEST']._serialized_start=2744
+  _globals['_USEDREQUEST']._serialized_end=2821
+  _globals['_DELIVERREQUEST']._serialized_start=2824
+  _globals['_DELIVERREQUEST']._serialized_end=2964
+  _globals['_DELIVERRESPONSE']._serialized_start=2966
+  _globals['_DELIVERRESPONSE']._serialized_end=2998
+  _globals['_WAKEPARKEDREQUEST']._serialized_start=3001
+  _globals['_WAKEPARKEDREQUEST']._serialized_end=3150
+  _globals['_WAKEPARKEDREQUEST_LEASE']._serialized_start=3106
+  _globals['_WAKEPARKEDREQUEST_LEASE']._serialized_end=3150
+  _globals['_WAKEPARKEDRESPONSE']._serialized_start=3152
+  _globals['_WAKEPARKEDRESPONSE']._serialized_end=3200
+  _globals['_CONFIGUREWORKSPACEREQUEST']._serialized_start=3202
+  _globals['_CONFIGUREWORKSPACEREQUEST']._serialized_end=3318
+  _globals['_CONFIGUREWORKSPACERESPONSE']._serialized_start=3320
+  _globals['_CONFIGUREWORKSPACERESPONSE']._serialized_end=3348
+  _globals['_ENQUEUESERVICE']._serialized_start=3350
+  _globals['_ENQUEUESERVICE']._serialized_end=3462
+  _globals['_QUEUESERVICE']._serialized_start=3465
+  _globals['_QUEUESERVICE']._serialized_end=4522
 # @@protoc_insertion_point(module_scope)

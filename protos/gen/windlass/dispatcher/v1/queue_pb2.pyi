@@ -253,15 +253,20 @@ class Queued(_message.Message):
     NOTES_FIELD_NUMBER: _builtins.int
     RESOLVE_TIME_FIELD_NUMBER: _builtins.int
     UNREAD_COMMANDS_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
     state: Global___Queued.State.ValueType
     failure_reason: _builtins.str
     """These three are set when FAILED. The reason is UPPER_SNAKE."""
     failure_message: _builtins.str
     dispatch_attempts: _builtins.int
     resolution: _builtins.str
-    """These four are set when a person has decided about a FAILED row. The resolution is DISCARDED."""
+    """These four are set when a person has decided about a FAILED row. The resolution is DISCARDED, or REQUEUED if this is
+    how the execution had failed before it was queued again.
+    """
     reviewer: _builtins.str
     notes: _builtins.str
+    begun: _builtins.bool
+    """A holder has said that the journal of the execution has begun. Absent if the resolution is REQUEUED."""
     @_builtins.property
     def start(self) -> _start_pb2.StartOrder: ...
     @_builtins.property
@@ -288,10 +293,11 @@ class Queued(_message.Message):
         notes: _builtins.str = ...,
         resolve_time: _timestamp_pb2.Timestamp | None = ...,
         unread_commands: _abc.Iterable[_builtins.bytes] | None = ...,
+        begun: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure_time", b"failure_time", "resolve_time", b"resolve_time", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_attempts", b"dispatch_attempts", "failure_message", b"failure_message", "failure_reason", b"failure_reason", "failure_time", b"failure_time", "notes", b"notes", "resolution", b"resolution", "resolve_time", b"resolve_time", "reviewer", b"reviewer", "start", b"start", "state", b"state", "unread_commands", b"unread_commands"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "dispatch_attempts", b"dispatch_attempts", "failure_message", b"failure_message", "failure_reason", b"failure_reason", "failure_time", b"failure_time", "notes", b"notes", "resolution", b"resolution", "resolve_time", b"resolve_time", "reviewer", b"reviewer", "start", b"start", "state", b"state", "unread_commands", b"unread_commands"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -471,6 +477,51 @@ class ListFailedResponse(_message.Message):
 Global___ListFailedResponse: _TypeAlias = ListFailedResponse  # noqa: Y015
 
 @_typing.final
+class GetFailedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    workspace: _builtins.str
+    """Of another workspace, it is not found."""
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        workspace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "workspace", b"workspace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetFailedRequest: _TypeAlias = GetFailedRequest  # noqa: Y015
+
+@_typing.final
+class GetFailedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROW_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def row(self) -> Global___Queued:
+        """Absent: the execution has not failed in this way, or its failure is not kept any more."""
+
+    def __init__(
+        self,
+        *,
+        row: Global___Queued | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetFailedResponse: _TypeAlias = GetFailedResponse  # noqa: Y015
+
+@_typing.final
 class ResolveFailedRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -479,14 +530,24 @@ class ResolveFailedRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     REVIEWER_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_HASH_FIELD_NUMBER: _builtins.int
+    FAILURE_TIME_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     execution_id: _builtins.str
     reviewer: _builtins.str
     """Title of the key of whoever resolved it."""
     notes: _builtins.str
+    request_id: _builtins.str
+    """Set with `start`: any text by which a repeat is known, and a hash of what it asks for. Empty: none."""
+    request_hash: _builtins.bytes
     @_builtins.property
     def start(self) -> _start_pb2.StartOrder:
         """Set: the execution is queued again, with this start, which may have another deadline. Absent: it is discarded."""
+
+    @_builtins.property
+    def failure_time(self) -> _timestamp_pb2.Timestamp:
+        """The failure_time of the row that the person has seen: a later failure is not resolved. Absent: whichever there is."""
 
     def __init__(
         self,
@@ -496,10 +557,13 @@ class ResolveFailedRequest(_message.Message):
         start: _start_pb2.StartOrder | None = ...,
         reviewer: _builtins.str = ...,
         notes: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        request_hash: _builtins.bytes = ...,
+        failure_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure_time", b"failure_time", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "notes", b"notes", "reviewer", b"reviewer", "start", b"start", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "failure_time", b"failure_time", "notes", b"notes", "request_hash", b"request_hash", "request_id", b"request_id", "reviewer", b"reviewer", "start", b"start", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -512,12 +576,15 @@ class ResolveFailedResponse(_message.Message):
     FOUND_FIELD_NUMBER: _builtins.int
     RESOLVED_FIELD_NUMBER: _builtins.int
     ROW_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_REUSED_FIELD_NUMBER: _builtins.int
     found: _builtins.bool
     resolved: _builtins.bool
-    """This call has changed the row."""
+    """This call has decided about it."""
+    request_id_reused: _builtins.bool
+    """The request_id came before with another hash, and resolved this one."""
     @_builtins.property
     def row(self) -> Global___Queued:
-        """The row after the call."""
+        """The failure after the call."""
 
     def __init__(
         self,
@@ -525,10 +592,11 @@ class ResolveFailedResponse(_message.Message):
         found: _builtins.bool = ...,
         resolved: _builtins.bool = ...,
         row: Global___Queued | None = ...,
+        request_id_reused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "resolved", b"resolved", "row", b"row"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "request_id_reused", b"request_id_reused", "resolved", b"resolved", "row", b"row"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

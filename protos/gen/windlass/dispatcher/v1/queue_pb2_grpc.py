@@ -132,6 +132,11 @@ class QueueServiceStub:
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedRequest.SerializeToString,
                 response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedResponse.FromString,
                 _registered_method=True)
+        self.GetFailed = channel.unary_unary(
+                '/windlass.dispatcher.v1.QueueService/GetFailed',
+                request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetFailedRequest.SerializeToString,
+                response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetFailedResponse.FromString,
+                _registered_method=True)
         self.ResolveFailed = channel.unary_unary(
                 '/windlass.dispatcher.v1.QueueService/ResolveFailed',
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ResolveFailedRequest.SerializeToString,
@@ -185,15 +190,25 @@ class QueueServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListFailed(self, request, context):
-        """The rows of a workspace in state FAILED, in order of failure_time. Api shows them as dead letters.
+        """The rows of a workspace in state FAILED, and those that were queued again since, in order of failure_time. Api shows
+        them as dead letters. A row that was queued again is shown as it had failed, with the resolution REQUEUED and without
+        its input, for as long as failed rows are kept; if it fails once more, both failures are listed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetFailed(self, request, context):
+        """The last failure of an execution, as ListFailed has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveFailed(self, request, context):
-        """Decides about a row in state FAILED, once: the answer to a repeat, and to whoever comes second, is the row as it is.
-        `found` is false when there is no such row.
+        """Decides about a row in state FAILED, once: the answer to a repeat, and to whoever comes second, is the last failure as
+        it is. `found` is false when there is none. A repeat under the request_id of an earlier requeue is answered with the
+        failure which that has resolved, also if the execution has failed once more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -257,6 +272,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.ListFailed,
                     request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedRequest.FromString,
                     response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedResponse.SerializeToString,
+            ),
+            'GetFailed': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetFailed,
+                    request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetFailedRequest.FromString,
+                    response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetFailedResponse.SerializeToString,
             ),
             'ResolveFailed': grpc.unary_unary_rpc_method_handler(
                     servicer.ResolveFailed,
@@ -393,6 +413,33 @@ class QueueService:
             '/windlass.dispatcher.v1.QueueService/ListFailed',
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedRequest.SerializeToString,
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListFailedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetFailed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.dispatcher.v1.QueueService/GetFailed',
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetFailedRequest.SerializeToString,
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.GetFailedResponse.FromString,
             options,
             channel_credentials,
             insecure,
