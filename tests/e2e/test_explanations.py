@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.support.api import Client, new_workspace
 from tests.support.command_line import windlass
+from tests.support.own_runner import own_runner
 from tests.support.probe import eventually
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2 as pb
@@ -71,6 +72,18 @@ async def test_labels_that_no_runner_has_are_named(client: Client) -> None:
     blocker = await blocked_by(client, execution.id, "WAITING_FOR_RUNNER")
     assert blocker.message == "a is ready, and no runner that does noop@1 has the labels gpu=true"
     await cancel(client, execution.id)
+
+
+async def test_a_runner_that_cannot_evaluate_what_ends_a_loop_is_not_called_busy(
+    client: Client, shared_stack: Stack
+) -> None:
+    module, until = "foreign.poll@1", {"until": "output.done", "body": {"module": "foreign.poll@1"}}
+    await client.apply("polled", [{"id": "poll", "module": "repeat@1", "config": until}])
+    async with own_runner(shared_stack, client.metadata, module, wants_rendered=True):
+        execution = await client.start("polled")
+        blocker = await blocked_by(client, execution.id, "WAITING_FOR_RUNNER")
+        assert blocker.message.endswith(f" is ready, and no runner that does {module} can evaluate its `until`")
+        await cancel(client, execution.id)
 
 
 async def test_a_queued_execution_names_the_one_that_has_the_slot(shared_stack: Stack) -> None:

@@ -29,6 +29,7 @@ from services.coordinator.core.state import Work
 from services.coordinator.rpc.run_messages import received_progress, received_report
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer
+from windlass.definition.modules import RENDERER
 
 log = logger(__name__)
 
@@ -61,15 +62,22 @@ class SessionRunners:
         """Why no runner has been given this ready work."""
         node = work.node
         module, labels = node.runner_module, dict(node.runner_labels)
-        scopes = [session.data for session in self.registry.sessions if session.data.serves(workspace)]
-        if not scopes:
+        serving = [session.data for session in self.registry.sessions if session.data.serves(workspace)]
+        if not serving:
             return "no runner that serves the workspace is connected"
-        scopes = [scope for scope in scopes if module in scope.modules]
+        scopes = [scope for scope in serving if module in scope.modules]
         if not scopes:
             return f"no runner that is connected does {module}"
         scopes = [scope for scope in scopes if scope.labels.issuperset(labels.items())]
         if not scopes:
             return f"no runner that does {module} has the labels {', '.join(map('='.join, labels.items()))}"
+        if work.is_templated and all(scope.wants_rendered for scope in scopes):
+            if node.until:
+                return f"no runner that does {module} can evaluate its `until`"
+            # Another runner has to render it first.
+            scopes = [scope for scope in serving if RENDERER in scope.modules and not scope.wants_rendered]
+            if not scopes:
+                return "no runner that is connected can render its templates"
         return f"all places of the {len(scopes)} runners that can do it are taken"
 
     # ── SessionOwner ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
 from services.chassis.postgres.database import Database
 from tests.support.coordinator_stage import Stage, StageRunner, eventually
@@ -70,6 +71,39 @@ async def test_next_holder_does_not_have_it_rendered_again(on_stage: Stage) -> N
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     assert [each.render_all for each in ours.grants] == [True, False]
     assert len(foreign.grants) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ({"module": "f.g@1"}, "all places of the 1 runners that can do it are taken"),
+        ({"module": "f.g@1", "inputs": {"x": "{{ input.n }}"}}, "no runner that is connected can render its templates"),
+        (
+            {"module": "repeat@1", "config": {"until": "output.done", "body": {"module": "f.g@1"}}},
+            "no runner that does f.g@1 can evaluate its `until`",
+        ),
+    ],
+)
+async def test_work_that_waits_among_runners_that_do_not_render_says_why(
+    on_stage: Stage, node: dict[str, Any], why: str
+) -> None:
+    address, session = await on_stage.coordinator()
+    foreign = await on_stage.runner(
+        address, "foreign", modules=["f.g@1", "transform@1"], wants_rendered=True, capacity=1, work=lambda grant: None
+    )
+    on_stage.start(session, on_stage.catalog.add("v-busy", name="b", nodes=[{"id": "b", "module": "f.g@1"}], edges=[]))
+    await eventually(lambda: foreign.grants)
+    version = on_stage.catalog.add("v-waiting", name="w", nodes=[{"id": "a", **node}], edges=[])
+    order = on_stage.start(session, version, input_={"n": 7})
+    reads: Any = ReadServiceStub(on_stage.channel(address))
+    request = reads_pb2.ExplainExecutionRequest(execution_id=order.lease.lease_id)
+
+    async def sentences() -> list[str]:
+        answer = await reads.ExplainExecution(request, metadata=on_stage.api_metadata, timeout=10)
+        return [each.message for each in answer.explanation.blockers]
+
+    (sentence,) = await eventually(sentences)
+    assert sentence.endswith(f" is ready, and {why}")
 
 
 async def test_modules_say_which_of_them_are_done_by_a_runner_that_renders(on_stage: Stage) -> None:
