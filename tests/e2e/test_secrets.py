@@ -4,6 +4,7 @@ What a workflow is given as input, and what a server answers to a request that s
 """
 
 import asyncio
+import base64
 import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -49,6 +50,9 @@ FAILING = {
     "denied": "http://USER@127.0.0.2:PORT/?sig=canary-sig",
     "malformed": "http://USER@127.0.0.1:canary/?sig=canary-sig",
 }
+# Their templates are rendered, and what becomes of them is kept when they fail for good.
+TEMPLATED = "http://USER@127.0.0.1:PORT/403?sig=canary-sig&for={{ execution.id }}"
+WITH_TEMPLATES = {"templated", "each"}
 
 
 class Told(NamedTuple):
@@ -72,13 +76,16 @@ async def told() -> AsyncIterator[Told]:
 
 async def fails_with_secrets(client: Client, port: int) -> resources_pb2.Execution:
     """An execution in which every request has failed."""
-    urls = {
-        id: url.replace("USER", "canary-user:canary-word").replace("PORT", str(port)).replace("FREE", str(free_port()))
-        for id, url in FAILING.items()
-    }
-    nodes: list[dict[str, Any]] = [
-        {"id": id, "module": "http.request@1", "config": {"url": url, **SECRETS}} for id, url in urls.items()
-    ]
+    free = str(free_port())
+
+    def request(url: str) -> dict[str, Any]:
+        url = url.replace("USER", "canary-user:canary-word").replace("PORT", str(port)).replace("FREE", free)
+        return {"module": "http.request@1", "config": {"url": url, **SECRETS}}
+
+    nodes: list[dict[str, Any]] = [{"id": id, **request(url)} for id, url in FAILING.items()]
+    nodes.append({"id": "templated", **request(TEMPLATED), "inputs": {"of": "{{ execution.id }}"}})
+    each = {"items": "{{ [execution.id] }}", "body": request(TEMPLATED)}
+    nodes.append({"id": "each", "module": "for_each@1", "config": each})
     nodes.append({"id": "commands", "module": "fail@1", "config": {"type": "PERMANENT", "message": COMMANDS}})
     await client.apply("careless", nodes, retry={"attempts": 2, "initialDelay": "10ms"})
     return await client.run("careless")
@@ -112,12 +119,26 @@ async def refusal(client: Client) -> Any:
 
 def test_every_request_has_failed_and_the_host_is_named(told: Told) -> None:
     assert told.execution.state == resources_pb2.Execution.FAILED
-    runs = [each for each in told.said if isinstance(each, resources_pb2.Run)]
-    errors = {run.node: f"{run.error.type}: {run.error.message}" for run in runs}
-    assert errors.keys() == FAILING.keys() | {"commands"}
-    assert {node for node, error in errors.items() if "127.0.0." in error} == FAILING.keys() - {"malformed"}
+    errors = {run.node: f"{run.error.type}: {run.error.message}" for run in failed_runs(told)}
+    assert errors.keys() == FAILING.keys() | WITH_TEMPLATES | {"commands"}
+    named = (FAILING.keys() | WITH_TEMPLATES) - {"malformed"}
+    assert {node for node, error in errors.items() if "127.0.0." in error} == named
     assert errors["refused"].startswith("HTTP_403: 127.0.0.1 answered HTTP 403: GET /403?sig=[withheld]")
     assert "--allow-net" in errors["denied"]
+
+
+def failed_runs(told: Told) -> list[resources_pb2.Run]:
+    return [each for each in told.said if isinstance(each, resources_pb2.Run) and each.error.type]
+
+
+async def test_what_was_rendered_is_kept_without_them(told: Told) -> None:
+    find = "SELECT convert_from(rendered, 'UTF8') FROM coordinator.dead_letters WHERE node = 'templated'"
+    ((rendered,),) = await told.stack.rows(find)
+    config = json.loads(rendered)["config"]
+    assert config["headers"] == dict.fromkeys(SECRETS["headers"], "[withheld]")
+    assert config["query"] == dict.fromkeys(SECRETS["query"], "[withheld]")
+    assert config["url"].endswith("/403?[withheld]")
+    assert json.loads(rendered)["inputs"] == {"of": told.execution.id}
 
 
 def test_no_answer_of_the_api_tells_them(told: Told) -> None:
@@ -169,12 +190,17 @@ async def test_no_span_or_metric_holds_them(told: Told) -> None:
 
 def said_by_commands(told: Told) -> Iterator[subprocess.CompletedProcess[str]]:
     home, id = told.stack.options.home, told.execution.id
+    (templated,) = (run.id for run in failed_runs(told) if run.node == "templated")
     for command in (
         ["get", id],
         ["runs", id],
         ["events", id],
         ["watch", id],
         ["list"],
+        ["explain", id],
+        ["dead-letters", "list"],
+        ["dead-letters", "groups"],
+        ["dead-letters", "get", templated],
         ["start", "careless", "--wait"],
     ):
         for form in ([], ["--json"]):
@@ -195,3 +221,27 @@ async def test_no_command_tells_them_or_lets_others_command_the_terminal(told: T
     assert r"\x1b[2J" in outputs[2].stdout
     assert "\nstate      SUCCESS" not in got.stdout
     assert json.loads(got_json.stdout)["id"] == told.execution.id
+
+
+def readable(value: Any) -> str:
+    """What is said in a part of an export. Bytes that are no printable text are in it as Base64."""
+    if isinstance(value, dict | list):
+        return " ".join(map(readable, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, str) and value.startswith("base64:"):
+        return base64.b64decode(value.removeprefix("base64:")).decode("utf-8", "replace")
+    return str(value)
+
+
+async def test_an_export_holds_them_in_its_definition_alone(told: Told) -> None:
+    export = await asyncio.to_thread(windlass, "export", told.execution.id, "--home", told.stack.options.home)
+    parts = [json.loads(line) for line in export.stdout.splitlines()]
+    assert len(parts) > 2
+    assert CANARY in readable(parts[0]["header"].pop("definition"))
+    assert all(CANARY not in readable(part) for part in parts)
+
+
+async def test_what_a_run_worked_on_is_shown_as_whole_as_its_definition(told: Told) -> None:
+    """Both are for those who may read the workspace. Nothing is stored for it."""
+    (run,) = (each.id for each in failed_runs(told) if each.node == "templated")
+    shown = await asyncio.to_thread(windlass, "inputs", run, "--home", told.stack.options.home)
+    assert json.loads(shown.stdout)["config"]["headers"] == SECRETS["headers"]

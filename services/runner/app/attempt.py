@@ -19,6 +19,7 @@ from services.rendering.once_more import rendered_hash
 from services.rendering.scope import data_of, scope_of
 from services.runner.app.module_loop import LoopStalled, ModuleLoop
 from services.runner.app.module_threads import ModuleThreads
+from services.runner.app.modules.sent_secrets import without_secrets
 from services.runner.app.ports import Outputs
 from services.runner.core.failures import Failure, FailureClass, class_named, of_exception
 from services.runner.core.job import (
@@ -34,6 +35,7 @@ from services.runner.core.job import (
 from services.runner.core.plain import are_plain_conditions, is_plain_document, weight_of_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.definition.limits import ATTEMPT_SECONDS_MAX
+from windlass.definition.targets import HTTP_REQUEST
 from windlass.sdk import Branch, CircuitOpenError, Context, Module, ModuleError, PermanentError, TransientError
 from windlass.sdk.encoding import encoded
 
@@ -317,10 +319,13 @@ def _label(label: Any) -> str:
 
 
 def rendered_of(attempt: Attempt) -> bytes:
-    """Config and inputs for people, if they are small enough to be kept."""
-    # The module may have changed them. Then they are no JSON perhaps, and say little.
+    """Config and inputs for people, if they are small enough to be kept, without the secrets of a request."""
+    # The module may have changed them, or they are not of its form. Then they say little.
+    config = attempt.config
     try:
-        rendered = orjson.dumps({"config": attempt.config, "inputs": attempt.inputs})
-    except TypeError:
+        if attempt.job.module == HTTP_REQUEST:
+            config = without_secrets(config)
+        rendered = orjson.dumps({"config": config, "inputs": attempt.inputs})
+    except (TypeError, ValueError, AttributeError):
         return b""
     return rendered if len(rendered) <= RECORDED_BYTES_MAX else b""

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import orjson
 import pytest
 import pytest_asyncio
 
@@ -14,7 +15,7 @@ from services.runner.core.egress import Egress
 from services.runner.core.failures import Failure
 from tests.support.careless_server import careless_server
 from tests.support.postgres import free_port
-from tests.support.runner_bench import TO_THIS_MACHINE, Bench, a_job
+from tests.support.runner_bench import INPUT, TO_THIS_MACHINE, Bench, a_job
 
 USER, WORD = "canary-user", "canary wörd"
 SECRETS: dict[str, Any] = {
@@ -75,6 +76,30 @@ async def test_a_failure_tells_no_secret(
     for told in (outcome, spans, caplog.text, capsys.readouterr()):
         assert "canary" not in str(told)
         assert base64.b64encode(f"{USER}:{WORD}".encode("latin-1")).decode() not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"http:{WHERE}:PORT/403{QUERY}", "http://[withheld]@127.0.0.1:PORT/403?[withheld]"),
+        ("http://127.0.0.1:PORT/404#canary", "http://127.0.0.1:PORT/404"),
+        ("http://canary-user:canary/word@127.0.0.1/", "[withheld]"),
+        ("http://[canary]/?canary", "[withheld]"),
+    ],
+)
+async def test_what_was_rendered_is_reported_without_secrets(tmp_path: Any, port: int, url: str, shown: str) -> None:
+    bench, own = Bench(tmp_path, egress=TO_THIS_MACHINE), {"url": url.replace("PORT", str(port))}
+    headers = {**SECRETS["headers"], "Accept": "text/plain"}
+    config = {**SECRETS, **own, "headers": headers, "body": "{{ input }}"}
+    await bench.outcome(a_job("http.request@1", config=config, has_templates=True))
+    told = orjson.loads(bench.desk.ended[-1].rendered)
+    assert told["config"] == {
+        "url": shown.replace("PORT", str(port)),
+        "headers": {**dict.fromkeys(SECRETS["headers"], "[withheld]"), "Accept": "text/plain"},
+        "query": dict.fromkeys(SECRETS["query"], "[withheld]"),
+        "timeout": SECRETS["timeout"],
+        "body": orjson.loads(INPUT),
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a request sends that may be a secret, and a server's words without it.
+"""What a request sends that may be a secret, and a server's words and the config without it.
 
 Servers repeat what they were sent, most often in the text of an error. That text becomes the error of a run, which
 stands in the journal, in rows and spans, and on screens. So whatever the config put into headers, the user and password
@@ -12,7 +12,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from windlass.definition.targets import http_target
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -45,6 +48,34 @@ class SentSecrets:
         for form in self._forms:
             text = text.replace(form, WITHHELD)
         return text[:SHOWN_CHARACTERS_MAX]
+
+
+def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a request as it is kept for people: with the names of headers and of the query alone."""
+    shown = dict(config)
+    if "url" in shown:
+        shown["url"] = _shown_url(shown["url"])
+    for part, harmless in (("headers", _HARMLESS), ("query", frozenset[str]())):
+        if part in shown:
+            shown[part] = {
+                name: value if name.lower() in harmless else WITHHELD for name, value in dict(shown[part]).items()
+            }
+    return shown
+
+
+def _shown_url(url: Any) -> str:
+    """A malformed one is withheld, because anything in it may be a password."""
+    try:
+        parts = urlsplit(url)
+        is_well_formed = bool(http_target(url))
+    except (ValueError, TypeError, AttributeError):
+        return WITHHELD
+    if not is_well_formed:
+        return WITHHELD
+    _, at, host = parts.netloc.rpartition("@")
+    query = WITHHELD if parts.query else ""
+    shown: str = urlunsplit((parts.scheme, f"{WITHHELD}@{host}" if at else host, parts.path, query, ""))
+    return shown
 
 
 def _in_address(url: URL) -> Iterator[str]:
