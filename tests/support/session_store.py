@@ -13,6 +13,9 @@ from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.session.store import EndedInstance
 from tests.support.memory_queue import Statement, at_once
 
+# An ended row is kept for so long.
+KEPT = timedelta(days=1)
+
 
 @dataclass(slots=True)
 class SessionRow:
@@ -22,6 +25,10 @@ class SessionRow:
     heard_time: datetime
     is_live: bool = True
     suspect_time: datetime | None = None
+    ended_time: datetime | None = None
+
+    def end(self, now: datetime) -> None:
+        self.is_live, self.ended_time = False, now
 
     def unheard_seconds(self, now: datetime) -> float:
         return (now - self.heard_time).total_seconds()
@@ -92,7 +99,7 @@ class MemorySessionStore:
             now = self._now()
             row = self.rows.get(instance_id)
             if row is not None and row.is_live and row.heard_time <= since:
-                row.is_live = False
+                row.end(now)
             self.judged.append(None if row is None or row.is_live else _ended(instance_id, row, now))
             return self.judged[-1]
 
@@ -109,13 +116,15 @@ class MemorySessionStore:
         now = self._now()
         self.sweeps += 1
         ended = []
+        for instance_id in [each for each, row in self.rows.items() if row.ended_time and row.ended_time < now - KEPT]:
+            del self.rows[instance_id]
         for instance_id, row in self.rows.items():
             if not row.is_live or row.lease_until >= now:
                 continue
             if row.suspect_time is None:
                 row.suspect_time = now
             elif row.suspect_time <= now - self._second_look:
-                row.is_live = False
+                row.end(now)
                 ended.append(_ended(instance_id, row, now))
         return ended
 

@@ -197,3 +197,27 @@ async def test_replicas_renew_overlapping_holders_at_once(world: World):
     for _ in range(10):
         refused = await asyncio.gather(*(world.store.renew(order) for order in orders), world.store.sweep())
         assert refused[:-1] == [set()] * len(orders)
+
+
+async def test_ended_instance_is_shown_for_a_day_and_then_forgotten(world: World):
+    async def end(name: str) -> None:
+        await world.store.open(attach(name), "key")
+        await world.store.end_if_unheard(name, await world.store.now())
+
+    hour = 3600.0
+    await end("old")
+    await world.wait(2 * hour)
+    await end("recent")
+    await world.wait(23 * hour)
+    await world.store.sweep()
+    shown = {each.instance_id: each.holder for each in await world.store.ended_among(["old", "recent"])}
+    assert shown == {"old": "", "recent": "holder"}
+    assert not await world.store.open(attach("recent"), "key"), "it never comes back"
+
+
+async def test_instance_that_is_heard_is_kept_however_old_it_is(world: World):
+    await world.store.open(attach("lives"), "key")
+    await world.wait(30 * 3600.0)
+    assert await world.store.renew(["lives"]) == set()
+    await world.store.sweep()
+    assert await world.store.ended_among(["lives"]) == []
