@@ -103,6 +103,48 @@ async def rows(stack: Stack) -> dict[str, int]:
     return await stack.counts(*own, "coordinator.executions", "coordinator.journal")
 
 
+# ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# These take a definition, an input or a list (docs/security.md). All others take little.
+TAKE_DOCUMENTS = {
+    "ApplyWorkflow",
+    "ValidateWorkflow",
+    "StartExecution",
+    "BatchStartExecutions",
+    "SignalExecution",
+    "RetryExecution",
+    "ForkExecution",
+    "BulkExecutions",
+    "RequeueDeadLetter",
+    "MarkDeadLetterFixed",
+    "BulkResolveDeadLetters",
+    "ReplayExport",
+    "ImportExecution",
+}
+DOCUMENT_BYTES_MAX, SMALL_BYTES_MAX = 4 * 1024 * 1024, 64 * 1024
+# No message has a field with this number.
+UNKNOWN_FIELD = 15_000
+
+
+def of_size(name: str, size: int) -> bytes:
+    """A request of the method that has so many bytes, most of them in a field that it does not know."""
+    raw = bytes(base(name).SerializeToString())
+    missing = size - len(raw)
+    padding = next(
+        padded for count in range(missing, 0, -1) if len(padded := with_tag(UNKNOWN_FIELD, b"x" * count)) == missing
+    )
+    return raw + padding
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+async def test_a_request_of_the_largest_size_is_read_and_a_larger_one_refused(world: World, name: str) -> None:
+    most = DOCUMENT_BYTES_MAX if name in TAKE_DOCUMENTS else SMALL_BYTES_MAX
+    largest = await answer(world, name, of_size(name, most), seconds=20.0)
+    assert largest.code is grpc.StatusCode.OK or largest.code in _HARMLESS, largest
+    larger = await answer(world, name, of_size(name, most + 1), seconds=20.0)
+    assert (larger.code.name, larger.reason) == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
+
+
 # ── made from the descriptors ────────────────────────────────────────────────────────────────────────────────────────
 
 

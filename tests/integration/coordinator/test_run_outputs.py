@@ -23,6 +23,9 @@ from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerOutputsStub
 
+# The limits of an upload (docs/runners.md).
+PART_BYTES_MAX = 1024 * 1024
+OUTPUT_BYTES_MAX = 64 * PART_BYTES_MAX
 LARGE = orjson.dumps({"text": "x" * 3_000_000})
 TWO = {
     "name": "w",
@@ -125,10 +128,13 @@ async def test_uploads_that_break_the_rules_are_refused(on_stage: Stage) -> None
         [*upload(run)],
         [*upload(run, b"")],
         [*upload(run), *upload(run)],
-        [*upload(run, b"x" * 2**21)],
+        [*upload(run, b"x" * (PART_BYTES_MAX + 1))],
     ):
         assert (await refusal_of(stub.UploadOutput(iter(requests), **as_runner))).reason == "INVALID_REQUEST"
-    too_large = upload(run, *[b"x" * 2**20] * 65)
+    largest = [b"x" * PART_BYTES_MAX] * (OUTPUT_BYTES_MAX // PART_BYTES_MAX)
+    kept = await stub.UploadOutput(upload(run, *largest), **as_runner)
+    assert kept.output.size_bytes == OUTPUT_BYTES_MAX
+    too_large = upload(run, *largest, b"x")
     assert (await refusal_of(stub.UploadOutput(too_large, **as_runner))).reason == "OUTPUT_TOO_LARGE"
     assert (await refusal_of(stub.UploadOutput(upload(run, b"{}")))).reason == "KEY_MISSING"
 
