@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,35 @@ async def test_a_pause_names_who_and_why_and_the_command_that_ends_it(shared_sta
 
     await eventually(goes_on, 15, "the execution to go on")
     await cancel(client, execution.id)
+
+
+def micros_at(explanation: Explanation, cause: str) -> int:
+    parts = [each for each in explanation.time_split if Explanation.Cause.Name(each.cause) == cause]
+    return sum(int(part.duration.ToMicroseconds()) for part in parts)
+
+
+async def test_an_execution_that_is_woken_waits_for_a_slot_again(shared_stack: Stack) -> None:
+    client = await new_workspace(shared_stack, "one-slot-again", executions_max=1)
+    await client.apply("slow", [{"id": "a", "module": "delay@1", "config": {"duration": "600s"}}])
+    await client.apply("wakes", [{"id": "go", "module": "wait_signal@1", "config": {"signal": "go"}}])
+    woken = await client.start("wakes")
+    await blocked_by(client, woken.id, "WAITING_FOR_SIGNAL")
+    other = await client.start("slow")
+    await blocked_by(client, other.id, "RUNNING")
+    signal = pb.SignalExecutionRequest(execution_id=woken.id, signal="go")
+    await client.call(client.executions.SignalExecution, signal)
+    blocker = await blocked_by(client, woken.id, "QUEUED_FOR_SLOT")
+    assert other.id in blocker.message
+    asked = time.time_ns() // 1_000
+    explanation = await explained(client, woken.id)
+    told = micros_at(explanation, "QUEUED_FOR_SLOT")
+    assert told >= asked - blocker.since_time.ToMicroseconds() > 0, "all the time since it was woken"
+    assert abs(sum(each.share for each in explanation.time_split) - 1) < 1e-6
+    await cancel(client, other.id)
+    assert (await client.end_of(woken.id)).state == resources_pb2.Execution.SUCCESS
+    explanation = await explained(client, woken.id)
+    assert micros_at(explanation, "QUEUED_FOR_SLOT") >= told
+    assert abs(sum(each.share for each in explanation.time_split) - 1) < 1e-6
 
 
 async def test_the_time_of_an_execution_that_has_ended_adds_up(client: Client) -> None:

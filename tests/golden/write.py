@@ -231,6 +231,37 @@ def _deferred(story: Story) -> None:
     story.when(FailRun("m4", "", story.run("b").number, Error(ErrorClass.PERMANENT, "BOOM", "it went wrong"), 0.5))
 
 
+def _set_apart(story: Story) -> None:
+    """Work that no runner has: it was deferred, is to be tried again, is held back by a circuit, or is ready again."""
+    story.start()
+    story.assign()
+    deferred = story.run("deferred")
+    story.when(ReportDeferred(deferred.number, deferred.epoch, start_time=story.now, cost_tokens=5))
+    story.fail("tried", ErrorClass.TRANSIENT)
+    story.hold_back("held", "crm", story.now + 30_000_000)
+    story.release("ready")
+    for id in ("deferred", "tried", "held", "ready"):
+        story.when(Quarantine(f"q-{id}", "ann", story.run(id).number, "not needed"))
+
+
+def _held_child(story: Story) -> None:
+    """The child of a held node is done again, and succeeds."""
+    story.start()
+    (child,) = story.execution.children
+    story.when(NoteChildStarted(child))
+    story.when(EndChild(child, ExecutionState.FAILED, None, FinalError("pay", "BOOM", "no"), 0.5))
+    story.when(EndChild(child, ExecutionState.SUCCESS, b'{"paid":7}', None, 0.5))
+    story.do("after")
+
+
+def _woken(story: Story) -> None:
+    """It was parked, and waited for a slot after a signal had woken it."""
+    story.start()
+    story.later(100)
+    story.adopt(wake_time=story.now - 60_000_000, grant_time=story.now - 1_000_000)
+    story.when(Signal("m1", "ann", "go", b"{}"))
+
+
 def _paused(story: Story) -> None:
     story.start()
     story.assign("a")
@@ -445,6 +476,18 @@ STORIES = {
         _approved,
     ),
     "deferred": Scene({"nodes": [*map(node, "ab"), node("c", timeout="60s", retry={"attempts": 1})]}, _deferred),
+    "set_apart": Scene(
+        {"nodes": [node("deferred"), node("tried", retry={"attempts": 3}), node("held"), node("ready")]}, _set_apart
+    ),
+    "held_child": Scene(
+        {
+            "nodes": [node("bill", "sub_workflow@1", config={"workflow": "billing"}), node("after")],
+            "edges": chain("bill", "after"),
+            "onFailure": "HOLD",
+        },
+        _held_child,
+    ),
+    "woken": Scene({"nodes": [node("go", "wait_signal@1", config={"signal": "go"})]}, _woken),
     "compensated": Scene(
         {
             "nodes": [

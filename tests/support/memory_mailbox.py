@@ -85,12 +85,13 @@ class MemoryMailbox:
                 refused.add(n)
         return refused
 
-    @staticmethod
-    def _wake(row: QueueRow, *, is_ending: bool) -> bool:
+    def _wake(self, row: QueueRow, *, is_ending: bool) -> bool:
         is_ended_now = row.state is State.PENDING and is_ending and not row.ends_only
         if row.state is not State.PARKED and not is_ended_now:
             return False
-        row.state, row.wake_time, row.ends_only = State.PENDING, None, row.ends_only or is_ending
+        if row.state is State.PARKED:
+            row.wake_time = self._tables.clock.now()
+        row.state, row.ends_only = State.PENDING, row.ends_only or is_ending
         return True
 
     async def forget(self, message_ids: Sequence[str]) -> None:
@@ -173,7 +174,7 @@ class MemoryHousekeeping:
         changed: list[Requeued] = []
         for row in self._rows():
             if row.state is State.PARKED and row.wake_time is not None and row.wake_time <= now:
-                row.state, row.wake_time = State.PENDING, None
+                row.state = State.PENDING
                 changed.append(row.requeued)
         for row in self._rows():
             if row.is_waiting and row.deadline_time is not None and row.deadline_time <= now:
@@ -190,7 +191,7 @@ class MemoryHousekeeping:
             rows = [row for row in self._rows() if given.get(row.execution_id) == row.epoch]
             parked = [row for row in rows if row.state is State.PARKED and row.workspace == workspace]
             for row in parked:
-                row.state, row.wake_time = State.PENDING, None
+                row.state, row.wake_time = State.PENDING, self._tables.clock.now()
             return [row.requeued for row in parked], [row.execution_id for row in rows if row.is_held]
 
         return await self._run(work)

@@ -213,7 +213,7 @@ class _Transaction:
         is_over = row.wake_time is not None and row.wake_time <= self.now
         is_newer = any(row.granted_time is not None and each.create_time >= row.granted_time for each in mail)
         if is_over or is_newer or (mail and report.seen_message_ids):
-            row.state, row.wake_time = State.PENDING, None
+            row.state, row.wake_time = State.PENDING, self.now
             self.result.woken.append(row.workspace)
         elif mail:
             again = self.now + _PARKED_AGAIN
@@ -323,7 +323,7 @@ class _Transaction:
                 break
             mail = self.tables.mail_of(row.execution_id)
             carried += min(sum(len(each.body) for each in mail), limits.GRANT_BYTES_MAX)
-            is_resumed = row.epoch > 0
+            is_resumed, wake_us = row.epoch > 0, micros(row.wake_time)
             row.state, row.epoch, row.holder = State.CLAIMED, next(self.tables.epochs), self.batch.holders[holder_index]
             row.granted_time, row.wake_time = self.now, None
             self.result.claims.append(
@@ -339,6 +339,7 @@ class _Transaction:
                     row.begun,
                     is_ends_only,
                     _fitting([each.body for each in mail]),
+                    wake_us,
                 )
             )
             granted.append(row)

@@ -245,8 +245,8 @@ class Story:
         lease: Any = {"epoch": self.execution.epoch + 1, "holder": "c3"}
         return self.when(make(message_id, "ann", *fields, **lease))
 
-    def adopt(self, *live: str, epoch: int = 2) -> Any:
-        return self.when(Adopt(epoch, "c2", frozenset(live)))
+    def adopt(self, *live: str, epoch: int = 2, wake_time: int = 0, grant_time: int = 0) -> Any:
+        return self.when(Adopt(epoch, "c2", frozenset(live), wake_time, grant_time))
 
     def later(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)

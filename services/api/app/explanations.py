@@ -24,5 +24,6 @@ class Explanations:
     async def of(self, workspace: str, execution_id: str) -> tuple[ExecutionView, Any, Any]:
         """The execution, what coordinators say of it (None: they do not have it), and its place in the queue."""
         execution = await self._executions.find(workspace, execution_id)
-        told = None if execution.record is None else await self._past.explanation(execution_id)
-        return execution, told, await self._places.place(workspace, execution_id)
+        place = await self._places.place(workspace, execution_id)
+        told = None if execution.record is None else await self._past.explanation(execution_id, place)
+        return execution, told, place

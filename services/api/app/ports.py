@@ -503,8 +503,9 @@ class PastReads(Protocol):
         """The execution as it was after this event. None: no coordinator has it."""
         ...
 
-    async def explanation(self, execution_id: str) -> Any:
-        """The Explanation without its text and shares. None: no coordinator has the execution."""
+    async def explanation(self, execution_id: str, place: Any) -> Any:
+        """The Explanation without its text and shares, and without the time that the execution has spent at its place
+        in the queue. None: no coordinator has the execution."""
         ...
 
 

@@ -21,6 +21,7 @@ from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
+from windlass.dispatcher.v1.queue_pb2 import GetQueuePlaceResponse, Queued
 from windlass.types.v1.start_pb2 import StartOrder
 
 # A record carries an input and an output of up to 256 KiB each.
@@ -118,8 +119,10 @@ class CoordinatorReads:
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetPastExecution, request)
         return execution_of(response.execution) if response.HasField("execution") else None
 
-    async def explanation(self, execution_id: str) -> resources_pb2.Explanation | None:
+    async def explanation(self, execution_id: str, place: GetQueuePlaceResponse) -> resources_pb2.Explanation | None:
         request = pb.ExplainExecutionRequest(execution_id=execution_id)
+        if place.state == Queued.PENDING and place.HasField("wake_time"):
+            request.queued_time.CopyFrom(place.wake_time)
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).ExplainExecution, request)
         return response.explanation if response.HasField("explanation") else None
 

@@ -25,16 +25,21 @@ def explanation_of(
     """`told` is what coordinators say of the execution. `now` is in µs."""
     explanation = told or Explanation()
     if place.state == Queued.PENDING:
-        explanation.blockers.insert(0, _in_queue(place, now))
-        if told is None:
-            _add_time(explanation, place, now - micros_of(execution.create_time))
+        blocker = _in_queue(place)
+        if place.HasField("wake_time"):
+            blocker.since_time.CopyFrom(place.wake_time)
+            _add_time(explanation, blocker.kind, now - micros_of(place.wake_time))
+        elif told is None:
+            blocker.since_time.CopyFrom(place.enqueue_time)
+            _add_time(explanation, blocker.kind, now - micros_of(execution.create_time))
+        explanation.blockers.insert(0, blocker)
     _put_shares(explanation)
     explanation.text = "\n".join(_lines(execution, explanation, now))
     return explanation
 
 
-def _in_queue(place: GetQueuePlaceResponse, now: int) -> Explanation.Blocker:
-    blocker = Explanation.Blocker(kind=_queue_cause(place), since_time=place.enqueue_time)
+def _in_queue(place: GetQueuePlaceResponse) -> Explanation.Blocker:
+    blocker = Explanation.Blocker(kind=_queue_cause(place))
     if blocker.kind == Explanation.QUEUED_FOR_SLOT:
         setattr(blocker, "try", "windlass list --filter 'state = RUNNING'")
         holders = f", by {', '.join(place.holders)}" if place.holders else ""
@@ -52,8 +57,12 @@ def _queue_cause(place: GetQueuePlaceResponse) -> Explanation.Cause.ValueType:
     return Explanation.QUEUED_FOR_SLOT if is_full else Explanation.QUEUED_FOR_COORDINATOR
 
 
-def _add_time(explanation: Explanation, place: GetQueuePlaceResponse, span: int) -> None:
-    put_micros(explanation.time_split.add(cause=_queue_cause(place)).duration, max(0, span))
+def _add_time(explanation: Explanation, cause: Explanation.Cause.ValueType, span: int) -> None:
+    """To the time that it was in the queue before, if it was woken."""
+    part = next((each for each in explanation.time_split if each.cause == cause), None)
+    if part is None:
+        part = explanation.time_split.add(cause=cause)
+    put_micros(part.duration, micros_of(part.duration) + max(0, span))
 
 
 def _put_shares(explanation: Explanation) -> None:

@@ -16,7 +16,7 @@ from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Journal, Row
 from services.coordinator.core.explaining import Blocker, Cause, Stopwatch, blockers
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Span
+from services.coordinator.core.values import Instant, Span
 
 _BLOCKERS_MAX: Final = 100
 
@@ -44,7 +44,8 @@ class Explainer:
         self._granted_again = granted_again
         self._clock = clock
 
-    async def explain(self, row: Row) -> Explained:
+    async def explain(self, row: Row, queued_time: Instant = 0) -> Explained:
+        """`queued_time`: since then it waits in the queue once more, and the time after that is not told."""
         stopwatch = Stopwatch()
         execution = None
         async for step in self._walks.walk(row):
@@ -52,7 +53,7 @@ class Explainer:
             stopwatch.before(execution, step.event)
         if execution is None:
             return Explained(row["execution_id"], (), {})
-        stopwatch.reach(execution, self._clock.epoch_ns() // 1_000)
+        stopwatch.reach(execution, queued_time or self._clock.epoch_ns() // 1_000)
         heard = await self._journal.live_instances(self._granted_again)
         live = {instance_id for instance_id, silent_seconds in heard.items() if not silent_seconds}
         found = itertools.islice(blockers(execution, stopwatch.since, live), _BLOCKERS_MAX)

@@ -248,7 +248,9 @@ class JournalLoader:
             owned.execution = execution
             _adopted.inc()
             log.info("took over", execution_id=owned.execution_id, epoch=owned.epoch, seq=execution.seq)
-            self._executions.resume(owned, Adopt(owned.epoch, self._holder, live))
+            grant_time = owned.start.grant_time if owned.wake_time else 0
+            adopt = Adopt(owned.epoch, self._holder, live, owned.wake_time, grant_time)
+            self._executions.resume(owned, adopt)
 
     # ── forks ────────────────────────────────────────────────────────────────────────────────────────────────────
 

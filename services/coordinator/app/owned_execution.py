@@ -75,6 +75,8 @@ class OwnedExecution:
     # The trace of the execution; None if it is not sampled.
     trace: TraceContext | None = None
     grant_time_ns: int = 0
+    # When it was woken, if it was parked before.
+    wake_time: Instant = 0
     # A hint: an earlier holder may have begun it.
     is_resumed: bool = False
     # The last event of other holders. Runs with a later lease were granted here.

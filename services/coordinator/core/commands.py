@@ -154,6 +154,9 @@ class Adopt:
     epoch: int
     holder: str
     live: Container[str]
+    # If it was parked: when it was woken, and when it left the queue after that.
+    wake_time: Instant = 0
+    grant_time: Instant = 0
 
 
 @dataclass(slots=True)

@@ -55,7 +55,8 @@ def _start(execution: Execution, append: _Append) -> commands.Command | None:
 def _adopt(execution: Execution, append: _Append) -> commands.Command:
     lost = {event.run for event in append if isinstance(event, ev.RunLost)}
     live = {run.instance_id for run in execution.live.values() if run.number not in lost}
-    return commands.Adopt(append[0].epoch, append[0].holder, live)
+    adopted = append[0]
+    return commands.Adopt(adopted.epoch, adopted.holder, live, adopted.wake_time, adopted.grant_time)
 
 
 def _assign(execution: Execution, append: _Append) -> commands.Command:

@@ -13,7 +13,8 @@ the second event decides: the first line of this table that holds.
     otherwise                   ENGINE
 
 A wait or a backoff that was over before the second event has kept nobody waiting since: that time is ENGINE too. The
-time before the first event is that of the queue. So all parts together are the whole time of the execution.
+time before the first event is that of the queue, and so is the time before an event of adoption since the execution was
+woken. So all parts together are the whole time of the execution.
 
 `blockers` names everything that the execution waits for now.
 """
@@ -85,7 +86,12 @@ class Stopwatch:
 
     def before(self, execution: Execution, event: ev.Event) -> None:
         if isinstance(event, ev.ExecutionStarted):
-            self._start(event)
+            self._queued(event.origin.create_time, event.grant_time, event.time)
+        elif isinstance(event, ev.ExecutionAdopted) and event.wake_time:
+            # The clocks of the database and of the holders may differ.
+            woken = min(max(event.wake_time, self._time), event.time)
+            self.reach(execution, woken)
+            self._queued(woken, event.grant_time, event.time)
         else:
             self.reach(execution, event.time, is_lost=isinstance(event, ev.RunLost))
         for key in _keys_of(event):
@@ -105,11 +111,11 @@ class Stopwatch:
             self.spent[Cause.ENGINE] += over
         self._time = now
 
-    def _start(self, event: ev.ExecutionStarted) -> None:
-        granted = min(max(event.origin.create_time, event.grant_time), event.time)
-        self.spent[Cause.QUEUED_FOR_SLOT] += max(0, granted - event.origin.create_time)
-        self.spent[Cause.QUEUED_FOR_COORDINATOR] += event.time - granted
-        self._time = event.time
+    def _queued(self, since: Instant, grant_time: Instant, until: Instant) -> None:
+        granted = min(max(since, grant_time), until)
+        self.spent[Cause.QUEUED_FOR_SLOT] += max(0, granted - since)
+        self.spent[Cause.QUEUED_FOR_COORDINATOR] += until - granted
+        self._time = max(self._time, until)
 
 
 def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Container[str]) -> Iterator[Blocker]:

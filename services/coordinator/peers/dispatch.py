@@ -192,6 +192,7 @@ def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadRe
         is_known_begun=grant.begun,
         granted_messages=messages,
         unanswered={each.message_id for each in grant.messages},
+        wake_time=micros_of(grant.wake_time),
     )
 
 

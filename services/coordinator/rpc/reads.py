@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.timestamps import micros_of
 from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Row, RunName, RunPage, Standing, StoredEvents
@@ -115,7 +116,8 @@ class ReadServicer(ReadServiceServicer):
         row = await self._row(request.execution_id)
         if row is None:
             return pb.ExplainExecutionResponse()
-        return pb.ExplainExecutionResponse(explanation=explanation_of(await self._explainer.explain(row)))
+        explained = await self._explainer.explain(row, micros_of(request.queued_time))
+        return pb.ExplainExecutionResponse(explanation=explanation_of(explained))
 
     async def _row(self, execution_id: str) -> Row | None:
         rows = await self._reads.executions([execution_id]) if is_execution_id(execution_id) else []

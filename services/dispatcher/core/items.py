@@ -125,6 +125,8 @@ class Claim(NamedTuple):
     is_ends_only: bool = False
     # Serialized ExecutionMessages, oldest first.
     messages: Sequence[bytes] = ()
+    # When it was woken. 0: it was not parked.
+    wake_us: int = 0
 
 
 class Requeued(NamedTuple):

@@ -98,6 +98,8 @@ def grant_of(claim: Claim) -> Grant:
         grant.ends_only = True
     _write_us(grant.enqueue_time, claim.enqueue_us)
     _write_us(grant.grant_time, claim.granted_us)
+    if claim.wake_us:
+        _write_us(grant.wake_time, claim.wake_us)
     for body in claim.messages:
         grant.messages.add().ParseFromString(body)
     if may_be_sampled(order.traceparent):

@@ -61,7 +61,8 @@ WITH seen AS (
 )
 UPDATE dispatcher.queue q
 SET state = CASE WHEN u.is_due THEN 1 ELSE 4 END,
-    wake_time = CASE WHEN NOT u.is_due THEN least(q.wake_time, clock_timestamp() + interval '30 seconds') END
+    wake_time = CASE WHEN u.is_due THEN clock_timestamp()
+                     ELSE least(q.wake_time, clock_timestamp() + interval '30 seconds') END
 FROM unseen u WHERE q.execution_id = u.execution_id AND q.state + 0 = 4
 RETURNING CASE WHEN u.is_due THEN q.workspace END
 """

@@ -39,6 +39,7 @@ _CLAIMED: Final = """
 q.execution_id, q.execution_id::text AS id, q.workspace, q.epoch, q.start,
 (extract(epoch FROM q.enqueue_time) * 1000000)::int8 AS enqueue_us,
 (extract(epoch FROM q.granted_time) * 1000000)::int8 AS granted_us,
+(extract(epoch FROM c.wake_time) * 1000000)::int8 AS wake_us,
 c.epoch_before > 0 AS is_resumed, q.begun, c.unread_bytes
 """
 
@@ -48,11 +49,11 @@ WITH tenant AS MATERIALIZED (
   SELECT l.tenant, t.workspace, t.executions_max, {FREE_SLOTS}
   FROM unnest($1) WITH ORDINALITY AS l (workspace, tenant) JOIN dispatcher.tenants t USING (workspace)
 ), candidate AS MATERIALIZED (
-  SELECT l.tenant, c.execution_id, c.epoch AS epoch_before, row_number() OVER (
+  SELECT l.tenant, c.execution_id, c.epoch AS epoch_before, c.wake_time, row_number() OVER (
            PARTITION BY l.tenant ORDER BY c.urgent DESC, c.order_time, c.execution_id
          ) AS nth
   FROM tenant l CROSS JOIN LATERAL (
-    SELECT q.execution_id, q.epoch, q.urgent, q.order_time FROM dispatcher.queue q
+    SELECT q.execution_id, q.epoch, q.urgent, q.order_time, q.wake_time FROM dispatcher.queue q
     WHERE q.workspace = l.workspace AND q.state = 1 AND NOT q.ends_only
     ORDER BY q.urgent DESC, q.order_time, q.execution_id
     LIMIT least(l.free, $3) FOR UPDATE OF q SKIP LOCKED
@@ -73,11 +74,11 @@ WITH tenant AS MATERIALIZED (
 )
 SELECT c.tenant::int4, NULL::int4 AS free, NULL::int4 AS slots, NULL::int4 AS candidates,
        c.id, c.workspace, c.epoch, ($2)[c.place],
-       c.start, c.enqueue_us, c.granted_us, c.is_resumed, c.begun, {_MESSAGES}
+       c.start, c.enqueue_us, c.granted_us, c.wake_us, c.is_resumed, c.begun, {_MESSAGES}
 FROM claimed c
 UNION ALL
 SELECT l.tenant::int4, l.free, l.executions_max, coalesce(n.candidates, 0)::int4,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM tenant l LEFT JOIN counted n USING (tenant)
 """.encode()
 
@@ -85,7 +86,7 @@ FROM tenant l LEFT JOIN counted n USING (tenant)
 CLAIM_ENDING: Final = f"""
 WITH sized AS MATERIALIZED (
   SELECT c.*, row_number() OVER () AS place, {_UNREAD_BYTES} FROM (
-    SELECT q.execution_id, q.epoch AS epoch_before FROM dispatcher.queue q
+    SELECT q.execution_id, q.epoch AS epoch_before, q.wake_time FROM dispatcher.queue q
     WHERE q.state = 1 AND q.ends_only ORDER BY q.execution_id
     LIMIT cardinality($1) FOR UPDATE SKIP LOCKED
   ) c
@@ -98,6 +99,6 @@ WITH sized AS MATERIALIZED (
   RETURNING c.place, {_CLAIMED}
 )
 SELECT c.id, c.workspace, c.epoch, ($1)[c.place],
-       c.start, c.enqueue_us, c.granted_us, c.is_resumed, c.begun, {_MESSAGES}
+       c.start, c.enqueue_us, c.granted_us, c.wake_us, c.is_resumed, c.begun, {_MESSAGES}
 FROM claimed c
 """.encode()

@@ -73,7 +73,8 @@ def _changed(due: Any, **values: Any) -> Composed:
     )
 
 
-_WAKE: Final = _changed(_due(queue.c.wake_time, is_parked), state=int(State.PENDING), wake_time=None)
+# The time stays: from then on the execution waits for a slot.
+_WAKE: Final = _changed(_due(queue.c.wake_time, is_parked), state=int(State.PENDING))
 _EXPIRE: Final = _changed(_due(queue.c.deadline_time, is_waiting), ends_only=True)
 
 
@@ -88,7 +89,7 @@ _PARKED: Final = locked_leases(State.PARKED)
 _WAKE_PARKED: Final = Composed(
     sa.update(queue)
     .where(queue.c.execution_id == _PARKED.c.execution_id, queue.c.workspace == sa.bindparam("of", type_=sa.Text))
-    .values(state=int(State.PENDING), wake_time=None)
+    .values(state=int(State.PENDING), wake_time=func.clock_timestamp())
     .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
 )
 _HELD: Final = Composed(sa.select(execution_id_text, queue.c.epoch).where(is_asked_for, is_held))

@@ -70,7 +70,9 @@ WITH message AS MATERIALIZED (
   UPDATE dispatcher.queue q SET reopens = true FROM judged f
   WHERE q.execution_id = f.execution_id AND f.may_reopen AND NOT f.is_refused AND q.state IN (2, 3) AND NOT q.reopens
 ), woken AS (
-  UPDATE dispatcher.queue q SET state = 1, wake_time = NULL, ends_only = q.ends_only OR f.is_ending
+  UPDATE dispatcher.queue q
+  SET state = 1, wake_time = CASE WHEN q.state = 4 THEN clock_timestamp() ELSE q.wake_time END,
+      ends_only = q.ends_only OR f.is_ending
   FROM (
     SELECT execution_id, bool_or(is_ending) AS is_ending FROM judged WHERE NOT is_refused GROUP BY execution_id
   ) f

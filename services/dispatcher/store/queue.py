@@ -226,7 +226,7 @@ def _read_ending(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None
 
 def _claim(row: Sequence[Any]) -> Claim:
     execution_id, workspace, epoch, holder_index, start, enqueue_us, granted_us, *rest = row
-    is_resumed, has_begun, messages = rest
+    wake_us, is_resumed, has_begun, messages = rest
     return Claim(
         execution_id,
         workspace,
@@ -238,4 +238,5 @@ def _claim(row: Sequence[Any]) -> Claim:
         is_resumed,
         has_begun,
         messages=messages or (),
+        wake_us=wake_us or 0,
     )

@@ -398,7 +398,10 @@ async def _sorted(answer: Any) -> Any:
 def _plain(result: BatchResult, epochs: Epochs) -> Any:
     """What a batch has answered, without times."""
     claims = [
-        (*claim[:2], epochs.name(claim[0], claim.epoch), claim.holder_index, *claim[7:10], tuple(claim.messages))
+        (
+            *(*claim[:2], epochs.name(claim[0], claim.epoch), claim.holder_index),
+            *(*claim[7:10], tuple(claim.messages), claim.wake_us > 0),
+        )
         for claim in result.claims
     ]
     took_effect = sorted((type(each).__name__, each.execution_id, to) for each, to in result.took_effect.items())

@@ -44,10 +44,21 @@ def test_with_a_free_slot_it_waits_for_a_coordinator():
     assert Explanation.Cause.Name(blocker.kind) == "QUEUED_FOR_COORDINATOR"
 
 
-def test_an_execution_that_was_woken_waits_in_the_queue_too():
-    found = explain(told(SLEEPING=3), queued(slots_taken=1, slots_max=1), "WAITING")
-    assert [Explanation.Cause.Name(each.kind) for each in found.blockers] == ["QUEUED_FOR_SLOT"]
-    assert [Explanation.Cause.Name(each.cause) for each in found.time_split] == ["SLEEPING"]
+def test_an_execution_that_was_woken_waits_in_the_queue_since_then():
+    woken = Timestamp(seconds=NOW - 4)
+    place = queued(slots_taken=1, slots_max=1, wake_time=woken)
+    found = explain(told(SLEEPING=3, QUEUED_FOR_SLOT=1), place, "WAITING")
+    (blocker,) = found.blockers
+    assert (Explanation.Cause.Name(blocker.kind), blocker.since_time) == ("QUEUED_FOR_SLOT", woken)
+    split = [(Explanation.Cause.Name(each.cause), each.duration.seconds) for each in found.time_split]
+    assert split == [("QUEUED_FOR_SLOT", 5), ("SLEEPING", 3)]
+
+
+def test_an_execution_whose_coordinator_has_died_waits_in_the_queue_without_a_time_of_its_own():
+    """Its time until now is told by the journal."""
+    found = explain(told(RUNNING=3), queued(slots_max=1), "RUNNING")
+    assert [Explanation.Cause.Name(each.kind) for each in found.blockers] == ["QUEUED_FOR_COORDINATOR"]
+    assert [Explanation.Cause.Name(each.cause) for each in found.time_split] == ["RUNNING"]
 
 
 def test_shares_add_up_to_one_and_the_largest_comes_first():

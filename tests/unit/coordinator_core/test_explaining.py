@@ -44,6 +44,33 @@ def test_the_time_in_the_queue_is_split_at_the_grant():
     assert spent(story) == {"QUEUED_FOR_SLOT": 7, "QUEUED_FOR_COORDINATOR": 3}
 
 
+def test_the_time_in_the_queue_after_a_wake_is_split_at_the_grant_too():
+    story = started(node("go", "wait_signal@1", config={"signal": "go"}))
+    story.later(100)
+    story.adopt(wake_time=story.now - 60 * SECOND, grant_time=story.now - 10 * SECOND)
+    assert spent(story) == {"WAITING_FOR_SIGNAL": 40, "QUEUED_FOR_SLOT": 50, "QUEUED_FOR_COORDINATOR": 10}
+    story.later(5)
+    assert spent(story)["WAITING_FOR_SIGNAL"] == 45
+    assert sum(spent(story).values()) == (story.now - BEGIN) / SECOND
+
+
+def test_a_wake_that_another_clock_puts_before_or_behind_the_events_around_it_loses_no_time():
+    story = started(node("go", "wait_signal@1", config={"signal": "go"}))
+    story.later(100)
+    story.adopt(wake_time=BEGIN - SECOND, grant_time=BEGIN - 2 * SECOND)
+    assert spent(story) == {"QUEUED_FOR_COORDINATOR": 100}
+    story.later(100)
+    story.adopt(epoch=3, wake_time=story.now + SECOND, grant_time=story.now + 2 * SECOND)
+    assert spent(story) == {"QUEUED_FOR_COORDINATOR": 100, "WAITING_FOR_SIGNAL": 100}
+
+
+def test_a_take_over_of_an_execution_that_was_not_parked_is_no_time_in_the_queue():
+    story = started(node("go", "wait_signal@1", config={"signal": "go"}))
+    story.later(100)
+    story.adopt()
+    assert spent(story) == {"WAITING_FOR_SIGNAL": 100}
+
+
 def test_time_belongs_to_what_the_execution_was_at():
     story = started(node("a"), node("b", "sleep@1", config={"duration": "30s"}), edges=chain("a", "b"))
     story.later(2)

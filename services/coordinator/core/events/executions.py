@@ -42,6 +42,9 @@ class ExecutionAdopted:
     time: Instant
     epoch: int
     holder: str
+    # If it was parked: when it was woken, and when it left the queue after that. 0: it was not.
+    wake_time: Instant = 0
+    grant_time: Instant = 0
 
 
 @dataclass(slots=True)

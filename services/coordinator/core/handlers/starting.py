@@ -51,7 +51,7 @@ def adopt(turn: Turn, command: Adopt) -> CommandRefusal | None:
         return CommandRefusal(RefusalReason.STALE_EPOCH, message)
     if execution.is_final:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
-    turn.emit(ExecutionAdopted(turn.now, command.epoch, command.holder))
+    turn.emit(ExecutionAdopted(turn.now, command.epoch, command.holder, command.wake_time, command.grant_time))
     runs = list(execution.live.values())
     begun = {run.instance_id for run in runs if run.state is RunState.RUNNING}
     for run in runs:

@@ -990,7 +990,8 @@ class Explanation(_message.Message):
     @_builtins.property
     def time_split(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation.TimeShare]:
         """The time since the creation, split by its main cause, most first. While several things happen at once, the one is
-        counted that comes first of: paused, running, waiting for a runner, backoff, an open circuit, the oldest wait.
+        counted that comes first of: in the queue, paused, running, waiting for a runner, backoff, an open circuit, the oldest
+        wait.
         """
 
     def __init__(

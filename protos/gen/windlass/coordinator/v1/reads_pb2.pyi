@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from windlass.api.v1 import resources_pb2 as _resources_pb2
@@ -690,15 +691,23 @@ class ExplainExecutionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    QUEUED_TIME_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
+    @_builtins.property
+    def queued_time(self) -> _timestamp_pb2.Timestamp:
+        """Set while the execution, which has begun, waits in the queue: since when. The time after that is not told, because it
+        is that of the queue.
+        """
+
     def __init__(
         self,
         *,
         execution_id: _builtins.str = ...,
+        queued_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queued_time", b"queued_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "queued_time", b"queued_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

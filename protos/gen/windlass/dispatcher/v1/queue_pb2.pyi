@@ -350,7 +350,7 @@ class GetQueuePlaceResponse(_message.Message):
     def enqueue_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def wake_time(self) -> _timestamp_pb2.Timestamp:
-        """Set while PARKED, if a time wakes it."""
+        """PARKED: when it is woken, if a time does so. PENDING: when it was woken, if it was parked before."""
 
     def __init__(
         self,

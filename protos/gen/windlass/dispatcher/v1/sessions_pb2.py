@@ -27,7 +27,7 @@ from windlass.types.v1 import session_pb2 as windlass_dot_types_dot_v1_dot_sessi
 from windlass.types.v1 import start_pb2 as windlass_dot_types_dot_v1_dot_start__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%windlass/dispatcher/v1/sessions.proto\x12\x16windlass.dispatcher.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwindlass/types/v1/session.proto\x1a\x1dwindlass/types/v1/start.proto\"\x93\x01\n\x0eSessionRequest\x12\x31\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32 .windlass.types.v1.HolderControl\x12\x38\n\x07reports\x18\x02 \x03(\x0b\x32\'.windlass.dispatcher.v1.ExecutionReport\x12\x14\n\x0cmessage_acks\x18\x03 \x03(\t\"\xb8\x01\n\x0fSessionResponse\x12\x31\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32 .windlass.types.v1.ServerControl\x12\x36\n\x06grants\x18\x02 \x03(\x0b\x32&.windlass.dispatcher.v1.ExecutionGrant\x12:\n\x08messages\x18\x03 \x03(\x0b\x32(.windlass.dispatcher.v1.ExecutionMessage\"\xb8\x02\n\x0e\x45xecutionGrant\x12\'\n\x05lease\x18\x01 \x01(\x0b\x32\x18.windlass.types.v1.Lease\x12,\n\x05start\x18\x02 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\x12\x0f\n\x07resumed\x18\x03 \x01(\x08\x12\x11\n\tends_only\x18\x04 \x01(\x08\x12\x30\n\x0c\x65nqueue_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ngrant_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x08messages\x18\x07 \x03(\x0b\x32(.windlass.dispatcher.v1.ExecutionMessage\x12\r\n\x05\x62\x65gun\x18\x08 \x01(\x08\"\xcd\x04\n\x0f\x45xecutionReport\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.ReportHead\x12\x44\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x30.windlass.dispatcher.v1.ExecutionReport.FinishedH\x00\x12@\n\x06parked\x18\x03 \x01(\x0b\x32..windlass.dispatcher.v1.ExecutionReport.ParkedH\x00\x12\x44\n\x08released\x18\x04 \x01(\x0b\x32\x30.windlass.dispatcher.v1.ExecutionReport.ReleasedH\x00\x12>\n\x05\x62\x65gun\x18\x05 \x01(\x0b\x32-.windlass.dispatcher.v1.ExecutionReport.BegunH\x00\x1a\n\n\x08\x46inished\x1a\x80\x01\n\x06Parked\x12-\n\twake_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10seen_message_ids\x18\x02 \x03(\t\x12-\n\tpark_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x07\n\x05\x42\x65gun\x1a]\n\x08Released\x12\x0e\n\x06\x66\x61iled\x18\x01 \x01(\x08\x12\x11\n\tpermanent\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\r\n\x05\x62\x65gun\x18\x05 \x01(\x08\x42\x08\n\x06report\"\x8e\x04\n\x10\x45xecutionMessage\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x41\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32/.windlass.dispatcher.v1.ExecutionMessage.CancelH\x00\x12\x14\n\nrun_report\x18\x05 \x01(\x0cH\x00\x12\x11\n\x07\x63ommand\x18\x06 \x01(\x0cH\x00\x12J\n\x0b\x63hild_ended\x18\x07 \x01(\x0b\x32\x33.windlass.dispatcher.v1.ExecutionMessage.ChildEndedH\x00\x1a(\n\x06\x43\x61ncel\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x1a\x88\x01\n\nChildEnded\x12\x1a\n\x12\x63hild_execution_id\x18\x01 \x01(\t\x12\x11\n\x07outcome\x18\x02 \x01(\x0cH\x00\x12\x44\n\x08given_up\x18\x03 \x01(\x0b\x32\x30.windlass.dispatcher.v1.ExecutionMessage.GivenUpH\x00\x42\x05\n\x03\x65nd\x1a*\n\x07GivenUp\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\tB\x06\n\x04\x62ody2u\n\x13\x43oordinatorSessions\x12^\n\x07Session\x12&.windlass.dispatcher.v1.SessionRequest\x1a\'.windlass.dispatcher.v1.SessionResponse(\x01\x30\x01\x42%Z#windlass/dispatcher/v1;dispatcherv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%windlass/dispatcher/v1/sessions.proto\x12\x16windlass.dispatcher.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwindlass/types/v1/session.proto\x1a\x1dwindlass/types/v1/start.proto\"\x93\x01\n\x0eSessionRequest\x12\x31\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32 .windlass.types.v1.HolderControl\x12\x38\n\x07reports\x18\x02 \x03(\x0b\x32\'.windlass.dispatcher.v1.ExecutionReport\x12\x14\n\x0cmessage_acks\x18\x03 \x03(\t\"\xb8\x01\n\x0fSessionResponse\x12\x31\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32 .windlass.types.v1.ServerControl\x12\x36\n\x06grants\x18\x02 \x03(\x0b\x32&.windlass.dispatcher.v1.ExecutionGrant\x12:\n\x08messages\x18\x03 \x03(\x0b\x32(.windlass.dispatcher.v1.ExecutionMessage\"\xe7\x02\n\x0e\x45xecutionGrant\x12\'\n\x05lease\x18\x01 \x01(\x0b\x32\x18.windlass.types.v1.Lease\x12,\n\x05start\x18\x02 \x01(\x0b\x32\x1d.windlass.types.v1.StartOrder\x12\x0f\n\x07resumed\x18\x03 \x01(\x08\x12\x11\n\tends_only\x18\x04 \x01(\x08\x12\x30\n\x0c\x65nqueue_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ngrant_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x08messages\x18\x07 \x03(\x0b\x32(.windlass.dispatcher.v1.ExecutionMessage\x12\r\n\x05\x62\x65gun\x18\x08 \x01(\x08\x12-\n\twake_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xcd\x04\n\x0f\x45xecutionReport\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x1d.windlass.types.v1.ReportHead\x12\x44\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x30.windlass.dispatcher.v1.ExecutionReport.FinishedH\x00\x12@\n\x06parked\x18\x03 \x01(\x0b\x32..windlass.dispatcher.v1.ExecutionReport.ParkedH\x00\x12\x44\n\x08released\x18\x04 \x01(\x0b\x32\x30.windlass.dispatcher.v1.ExecutionReport.ReleasedH\x00\x12>\n\x05\x62\x65gun\x18\x05 \x01(\x0b\x32-.windlass.dispatcher.v1.ExecutionReport.BegunH\x00\x1a\n\n\x08\x46inished\x1a\x80\x01\n\x06Parked\x12-\n\twake_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10seen_message_ids\x18\x02 \x03(\t\x12-\n\tpark_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x07\n\x05\x42\x65gun\x1a]\n\x08Released\x12\x0e\n\x06\x66\x61iled\x18\x01 \x01(\x08\x12\x11\n\tpermanent\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\r\n\x05\x62\x65gun\x18\x05 \x01(\x08\x42\x08\n\x06report\"\x8e\x04\n\x10\x45xecutionMessage\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x41\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32/.windlass.dispatcher.v1.ExecutionMessage.CancelH\x00\x12\x14\n\nrun_report\x18\x05 \x01(\x0cH\x00\x12\x11\n\x07\x63ommand\x18\x06 \x01(\x0cH\x00\x12J\n\x0b\x63hild_ended\x18\x07 \x01(\x0b\x32\x33.windlass.dispatcher.v1.ExecutionMessage.ChildEndedH\x00\x1a(\n\x06\x43\x61ncel\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x1a\x88\x01\n\nChildEnded\x12\x1a\n\x12\x63hild_execution_id\x18\x01 \x01(\t\x12\x11\n\x07outcome\x18\x02 \x01(\x0cH\x00\x12\x44\n\x08given_up\x18\x03 \x01(\x0b\x32\x30.windlass.dispatcher.v1.ExecutionMessage.GivenUpH\x00\x42\x05\n\x03\x65nd\x1a*\n\x07GivenUp\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\tB\x06\n\x04\x62ody2u\n\x13\x43oordinatorSessions\x12^\n\x07Session\x12&.windlass.dispatcher.v1.SessionRequest\x1a\'.windlass.dispatcher.v1.SessionResponse(\x01\x30\x01\x42%Z#windlass/dispatcher/v1;dispatcherv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,25 +40,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONRESPONSE']._serialized_start=313
   _globals['_SESSIONRESPONSE']._serialized_end=497
   _globals['_EXECUTIONGRANT']._serialized_start=500
-  _globals['_EXECUTIONGRANT']._serialized_end=812
-  _globals['_EXECUTIONREPORT']._serialized_start=815
-  _globals['_EXECUTIONREPORT']._serialized_end=1404
-  _globals['_EXECUTIONREPORT_FINISHED']._serialized_start=1149
-  _globals['_EXECUTIONREPORT_FINISHED']._serialized_end=1159
-  _globals['_EXECUTIONREPORT_PARKED']._serialized_start=1162
-  _globals['_EXECUTIONREPORT_PARKED']._serialized_end=1290
-  _globals['_EXECUTIONREPORT_BEGUN']._serialized_start=1292
-  _globals['_EXECUTIONREPORT_BEGUN']._serialized_end=1299
-  _globals['_EXECUTIONREPORT_RELEASED']._serialized_start=1301
-  _globals['_EXECUTIONREPORT_RELEASED']._serialized_end=1394
-  _globals['_EXECUTIONMESSAGE']._serialized_start=1407
-  _globals['_EXECUTIONMESSAGE']._serialized_end=1933
-  _globals['_EXECUTIONMESSAGE_CANCEL']._serialized_start=1702
-  _globals['_EXECUTIONMESSAGE_CANCEL']._serialized_end=1742
-  _globals['_EXECUTIONMESSAGE_CHILDENDED']._serialized_start=1745
-  _globals['_EXECUTIONMESSAGE_CHILDENDED']._serialized_end=1881
-  _globals['_EXECUTIONMESSAGE_GIVENUP']._serialized_start=1883
-  _globals['_EXECUTIONMESSAGE_GIVENUP']._serialized_end=1925
-  _globals['_COORDINATORSESSIONS']._serialized_start=1935
-  _globals['_COORDINATORSESSIONS']._serialized_end=2052
+  _globals['_EXECUTIONGRANT']._serialized_end=859
+  _globals['_EXECUTIONREPORT']._serialized_start=862
+  _globals['_EXECUTIONREPORT']._serialized_end=1451
+  _globals['_EXECUTIONREPORT_FINISHED']._serialized_start=1196
+  _globals['_EXECUTIONREPORT_FINISHED']._serialized_end=1206
+  _globals['_EXECUTIONREPORT_PARKED']._serialized_start=1209
+  _globals['_EXECUTIONREPORT_PARKED']._serialized_end=1337
+  _globals['_EXECUTIONREPORT_BEGUN']._serialized_start=1339
+  _globals['_EXECUTIONREPORT_BEGUN']._serialized_end=1346
+  _globals['_EXECUTIONREPORT_RELEASED']._serialized_start=1348
+  _globals['_EXECUTIONREPORT_RELEASED']._serialized_end=1441
+  _globals['_EXECUTIONMESSAGE']._serialized_start=1454
+  _globals['_EXECUTIONMESSAGE']._serialized_end=1980
+  _globals['_EXECUTIONMESSAGE_CANCEL']._serialized_start=1749
+  _globals['_EXECUTIONMESSAGE_CANCEL']._serialized_end=1789
+  _globals['_EXECUTIONMESSAGE_CHILDENDED']._serialized_start=1792
+  _globals['_EXECUTIONMESSAGE_CHILDENDED']._serialized_end=1928
+  _globals['_EXECUTIONMESSAGE_GIVENUP']._serialized_start=1930
+  _globals['_EXECUTIONMESSAGE_GIVENUP']._serialized_end=1972
+  _globals['_COORDINATORSESSIONS']._serialized_start=1982
+  _globals['_COORDINATORSESSIONS']._serialized_end=2099
 # @@protoc_insertion_point(module_scope)

@@ -95,6 +95,7 @@ class ExecutionGrant(_message.Message):
     GRANT_TIME_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     BEGUN_FIELD_NUMBER: _builtins.int
+    WAKE_TIME_FIELD_NUMBER: _builtins.int
     resumed: _builtins.bool
     """True: the execution was granted before, so its journal must be read first. False is only a hint: the journal decides."""
     ends_only: _builtins.bool
@@ -120,6 +121,10 @@ class ExecutionGrant(_message.Message):
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionMessage]:
         """The messages that wait for the holder, oldest first."""
 
+    @_builtins.property
+    def wake_time(self) -> _timestamp_pb2.Timestamp:
+        """Set if the execution was parked before: when a time or a message has woken it. From then on it waited for a slot."""
+
     def __init__(
         self,
         *,
@@ -131,10 +136,11 @@ class ExecutionGrant(_message.Message):
         grant_time: _timestamp_pb2.Timestamp | None = ...,
         messages: _abc.Iterable[Global___ExecutionMessage] | None = ...,
         begun: _builtins.bool = ...,
+        wake_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["enqueue_time", b"enqueue_time", "grant_time", b"grant_time", "lease", b"lease", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["enqueue_time", b"enqueue_time", "grant_time", b"grant_time", "lease", b"lease", "start", b"start", "wake_time", b"wake_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "ends_only", b"ends_only", "enqueue_time", b"enqueue_time", "grant_time", b"grant_time", "lease", b"lease", "messages", b"messages", "resumed", b"resumed", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "ends_only", b"ends_only", "enqueue_time", b"enqueue_time", "grant_time", b"grant_time", "lease", b"lease", "messages", b"messages", "resumed", b"resumed", "start", b"start", "wake_time", b"wake_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

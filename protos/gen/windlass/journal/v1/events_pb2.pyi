@@ -636,18 +636,25 @@ class ExecutionAdopted(_message.Message):
 
     HOLDER_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    WAKE_TIME_FIELD_NUMBER: _builtins.int
+    GRANT_TIME_FIELD_NUMBER: _builtins.int
     holder: _builtins.str
     epoch: _builtins.int
     """The epoch of the new lease."""
+    wake_time: _builtins.int
+    """If the execution was parked: when it was woken, and when it left the queue after that. 0: it was not."""
+    grant_time: _builtins.int
     def __init__(
         self,
         *,
         holder: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        wake_time: _builtins.int = ...,
+        grant_time: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "holder", b"holder"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "grant_time", b"grant_time", "holder", b"holder", "wake_time", b"wake_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
