@@ -7,7 +7,7 @@ report, with its snapshots. It prints one JSON line for each size:
     take_over_ms       from the stored rows to the state, with the snapshot
     fold_ms            the same without it
     snapshot_mb        all records of the snapshot
-    event_us           CPU for each event of the last tenth: deciding, the bytes and rows, and the snapshots
+    event_us           CPU for each of the last events: deciding, the bytes and rows, and one snapshot
     longest_ms         the longest append: what the other executions of the coordinator wait for
 
 The figures are CPU of this thread, without PostgreSQL. Each is the best of some rounds.
@@ -48,7 +48,7 @@ def graph() -> Definition:
     """Loops of 10,000 items beside a chain. The chain goes on when the loops are over."""
     loop = {"items": list(range(10_000)), "maxParallel": 10, "body": {"module": "noop@1"}}
     nodes: list[dict[str, Any]] = [
-        {"id": f"loop{number}", "module": "for_each@1", "config": loop} for number in range(5)
+        {"id": f"loop{number}", "module": "for_each@1", "config": loop} for number in range(6)
     ]
     nodes += [{"id": f"step{number}", "module": "noop@1", "timeout": "30s"} for number in range(NODES - len(nodes))]
     edges = [{"from": nodes[number]["id"], "to": nodes[number + 1]["id"]} for number in range(len(nodes) - 1)]
@@ -144,9 +144,13 @@ def measure(definition: Definition, size: int) -> dict[str, float]:
 
 
 def _event_us(journal: LongJournal) -> float:
-    """Of the last 1,000 events at least."""
-    last = journal.event_times[-max(500, len(journal.event_times) // 10) :]
-    return 1e6 * sum(time for _, time in last) / sum(count for count, _ in last)
+    """Of the last events, as many as bring one snapshot."""
+    found, events, seconds = reversed(journal.event_times), 0, 0.0
+    while events < EVENTS_EACH:
+        count, time = next(found)
+        events += count
+        seconds += time
+    return 1e6 * seconds / events
 
 
 def main() -> None:
