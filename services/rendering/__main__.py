@@ -7,7 +7,6 @@ is too large for the runner itself.
 from __future__ import annotations
 
 import json
-import os
 from functools import partial
 from typing import Any, Final
 
@@ -87,6 +86,4 @@ def limits(request: bytes) -> ChildLimits:
 
 
 if __name__ == "__main__":
-    # Services go before templates.
-    os.nice(5)
     serve(partial(answered, Renderer()), limits)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -165,6 +167,11 @@ async def test_caller_who_goes_takes_the_child_along(checkers: Checkers, started
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert started[0].returncode is not None
+
+
+async def test_service_goes_before_its_children(checkers: Checkers, started: list[Process]) -> None:
+    assert await found(checkers, {}, {}) == []
+    assert psutil.Process(started[0].pid).nice() == min(os.nice(0) + 5, 19)
 
 
 async def test_child_that_somebody_ends_while_it_waits_is_replaced(checkers: Checkers, started: list[Process]) -> None:
