@@ -303,6 +303,49 @@ FILTERS: Final = [
     ),
 ]
 
+REPLAYS: Final = [
+    Mutant(
+        "journals_replayed_without_places",
+        *(_COORDINATOR, "Replays.__init__", taken_as("_AT_ONCE", "99")),
+        "test_few_journals_are_replayed_at_once_and_the_others_wait",
+    ),
+    Mutant(
+        "replays_of_all_workspaces_in_one_line",
+        *(_COORDINATOR, "Replays.place", taken_as("workspace", "''")),
+        "test_a_workspace_with_many_replays_keeps_no_other_from_a_place",
+    ),
+    Mutant(
+        "exports_of_all_workspaces_in_one_line",
+        *(_API, "CoordinatorReplays._place", answered("caller", "caller()._replace(workspace='')")),
+        "test_a_workspace_whose_exports_come_slowly_keeps_no_other_from_a_replay",
+    ),
+    Mutant(
+        "append_of_any_size_decided_again",
+        *(_COORDINATOR, "Redecider.take", taken_as("_APPEND_MAX", "10**9")),
+        "test_events_that_all_have_one_time_are_folded_with_a_rest_between_any_two",
+    ),
+    Mutant(
+        "export_of_any_number_of_events_replayed",
+        *(_COORDINATOR, "ExportParts._event", taken_as("EVENTS_MAX", "10**9")),
+        "test_a_file_with_too_many_events_is_refused_however_small_they_are",
+    ),
+    Mutant(
+        "texts_of_any_length_imported",
+        *(_COORDINATOR, "_check_values", taken_as("TEXT_CHARACTERS_MAX", "10**9")),
+        "test_what_may_not_be_brought_here_may_not_be_in_an_export",
+    ),
+    Mutant(
+        "copies_written_on_the_connections_of_reads",
+        *(_COORDINATOR, "PostgresImports.add", taken_as("self._writer", "self._database")),
+        "test_reads_go_on_while_copies_are_written",
+    ),
+    Mutant(
+        "output_stored_under_another_hash",
+        *(_CHASSIS, "DirectoryBlobs.put_parts", taken_as("sha256", "''")),
+        "test_nothing_is_left_of_a_value_that_is_not_the_one_that_was_announced",
+    ),
+]
+
 RETENTION: Final = [
     Mutant(
         "execution_without_rows_begun_a_second_time",
@@ -461,6 +504,7 @@ MUTANTS: Final = [
     *TENANTS,
     *STRANGERS,
     *FILTERS,
+    *REPLAYS,
     *RETENTION,
     *TEMPLATES,
     *WAITS,

@@ -255,3 +255,8 @@ def key_expired() -> Refusal:
 
 def _refusal(reason: str, message: str, hint: str, **metadata: str) -> Refusal:
     return Refusal(reason, message, metadata={**metadata, "try": hint})
+
+
+def replays_exceeded() -> Refusal:
+    message = "other journals of this workspace are being replayed or imported; try again in a moment"
+    return Refusal("REPLAYS_EXCEEDED", message, retry_after=QUEUE_RETRY_SECONDS)

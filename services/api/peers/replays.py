@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc
 
+from services.api.app import refusals
 from services.api.app.ports import ImportedTo
 from services.api.peers.replicas import Replicas
 from services.chassis.grpc.errors import DependencyUnavailable, remote_error
+from services.chassis.identity.callers import caller
+from services.chassis.process.fair_line import FairLine, NoTurn
 from windlass.coordinator.v1 import replays_pb2 as pb
 from windlass.coordinator.v1.replays_pb2_grpc import ReplayServiceStub
 
@@ -18,11 +22,20 @@ from windlass.coordinator.v1.replays_pb2_grpc import ReplayServiceStub
 _SECONDS: Final = 120.0
 # An import also has large outputs.
 _IMPORT_SECONDS: Final = 300.0
+# Replays and imports at once: of all workspaces, and of each. Their callers may send slowly.
+_AT_ONCE: Final = 16
+_AT_ONCE_OF_EACH: Final = 2
+_WAIT_SECONDS: Final = 60.0
 
 
 class CoordinatorReplays:
+    """Replays and imports go to the coordinators in turn, because each does few at once. Workspaces share the places
+    that there are for them here, so that one with many waits for itself."""
+
     def __init__(self, peers: Replicas) -> None:
         self._peers = peers
+        self._line = FairLine(_AT_ONCE, places_of_each=_AT_ONCE_OF_EACH)
+        self._turn = 0
 
     async def export(self, execution_id: str) -> AsyncIterator[Sequence[Any]]:
         """The parts in the order of an export, some at a time. Another coordinator is asked as long as nothing has
@@ -45,53 +58,72 @@ class CoordinatorReplays:
     async def replay(self, execution_id: str) -> Any:
         """The Replay. None: no coordinator has the execution."""
         request = pb.ReplayJournalRequest(execution_id=execution_id)
-        for address in self._peers.addresses:
-            try:
-                stub = ReplayServiceStub(self._peers.channel(address))
-                response = await stub.ReplayJournal(request, timeout=_SECONDS)
-            except grpc.aio.AioRpcError as failure:
-                remote = remote_error(failure)
-                if remote.may_retry:
-                    continue
-                raise remote.refusal() from None
-            return response.replay if response.HasField("replay") else None
+        async with self._place():
+            for stub in self._stubs():
+                try:
+                    response = await stub.ReplayJournal(request, timeout=_SECONDS)
+                except grpc.aio.AioRpcError as failure:
+                    remote = remote_error(failure)
+                    if remote.may_retry:
+                        continue
+                    raise remote.refusal() from None
+                return response.replay if response.HasField("replay") else None
         raise DependencyUnavailable(self._peers.name)
 
     async def replay_parts(self, parts: AsyncIterator[Sequence[Any]], references: bytes) -> Any:
-        """The Replay of an export. It is sent once, because the caller sends it once."""
-        for address in self._peers.addresses[:1]:
-            stub = ReplayServiceStub(self._peers.channel(address))
-            try:
-                response = await _answer(stub.ReplayParts(timeout=_SECONDS), _requests(parts, references))
-            except grpc.aio.AioRpcError as failure:
-                raise remote_error(failure).refusal() from None
-            return response.replay
-        raise DependencyUnavailable(self._peers.name)
+        """The Replay of an export."""
+        requests = _requests(parts, references, caller().tenant)
+        async with self._place():
+            response = await self._answer(lambda stub: stub.ReplayParts(timeout=_SECONDS), requests)
+        return response.replay
 
     async def import_parts(self, parts: AsyncIterator[Sequence[Any]], order: ImportedTo) -> tuple[str, bool]:
-        """The id of the copy, and whether it was there already. It is sent once, because the caller sends it once."""
-        for address in self._peers.addresses[:1]:
-            stub = ReplayServiceStub(self._peers.channel(address))
+        """The id of the copy, and whether it was there already."""
+        requests = _import_requests(parts, order)
+        async with self._place():
+            response = await self._answer(lambda stub: stub.ImportParts(timeout=_IMPORT_SECONDS), requests)
+        return response.execution_id, response.existing
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        try:
+            async with self._line.turn(caller().tenant, _WAIT_SECONDS):
+                yield
+        except NoTurn:
+            raise refusals.replays_exceeded() from None
+
+    def _stubs(self) -> Iterator[Any]:
+        """All coordinators. Each call begins at the next one."""
+        addresses, self._turn = self._peers.addresses, self._turn + 1
+        for place in range(len(addresses)):
+            yield ReplayServiceStub(self._peers.channel(addresses[(self._turn + place) % len(addresses)]))
+
+    async def _answer(self, begin: Callable[[Any], Any], requests: AsyncIterator[Any]) -> Any:
+        """What the first coordinator answers that takes the first request. The others are sent once, because the caller
+        sends them once. What `requests` raises is raised here: gRPC would swallow it, and the call would hang."""
+        first = await anext(requests)
+        for stub in self._stubs():
+            call = begin(stub)
+            has_begun = False
             try:
-                response = await _answer(stub.ImportParts(timeout=_IMPORT_SECONDS), _import_requests(parts, order))
+                await call.write(first)
+                has_begun = True
+                async for request in requests:
+                    await call.write(request)
+                await call.done_writing()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass  # the call is over before all was sent, and its answer says why
+            except BaseException:
+                call.cancel()
+                raise
+            try:
+                return await call
             except grpc.aio.AioRpcError as failure:
-                raise remote_error(failure).refusal() from None
-            return response.execution_id, response.existing
+                remote = remote_error(failure)
+                if not has_begun and remote.may_retry:
+                    continue
+                raise remote.refusal() from None
         raise DependencyUnavailable(self._peers.name)
-
-
-async def _answer(call: Any, requests: AsyncIterator[Any]) -> Any:
-    """The answer to these requests. What they raise is raised here: gRPC would swallow it, and the call would hang."""
-    try:
-        async for request in requests:
-            await call.write(request)
-        await call.done_writing()
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        pass  # the call is over before all was sent, and its answer says why
-    except BaseException:
-        call.cancel()
-        raise
-    return await call
 
 
 async def _import_requests(
@@ -103,7 +135,9 @@ async def _import_requests(
         given = {}
 
 
-async def _requests(parts: AsyncIterator[Sequence[Any]], references: bytes) -> AsyncIterator[pb.ReplayPartsRequest]:
+async def _requests(
+    parts: AsyncIterator[Sequence[Any]], references: bytes, workspace: str
+) -> AsyncIterator[pb.ReplayPartsRequest]:
     async for some in parts:
-        yield pb.ReplayPartsRequest(parts=some, template_references=references)
-        references = b""
+        yield pb.ReplayPartsRequest(parts=some, template_references=references, workspace=workspace)
+        references, workspace = b"", ""

@@ -7,12 +7,13 @@ of the state is thrown away.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
 from services.chassis.process.clock import Clock
+from services.chassis.process.fair_line import FairLine, NoTurn
 from services.chassis.process.rests import Rests
 from services.coordinator.app.ports import Definitions, Row, Standing, StoredEvents
 from services.coordinator.core.definition import Definition
@@ -21,8 +22,9 @@ from services.coordinator.core.recorded_rows import RowName
 from services.coordinator.core.replaying import NotReplayable, Replay, Replayed
 
 _APPENDS_PER_READ: Final = 200
-_AT_ONCE: Final = 4
-_WAITING_MAX: Final = 32
+# The state of an execution with many events takes some hundred megabytes, and a copy of it as much again.
+_AT_ONCE: Final = 3
+_WAIT_SECONDS: Final = 60.0
 # An execution that goes on may change while its rows are read.
 _TRIES: Final = 5
 
@@ -41,17 +43,23 @@ class Replays:
         self._journals = journals
         self._clock = clock
         self._definitions = definitions
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._waiting = 0
+        self._line = FairLine(_AT_ONCE)
+
+    @asynccontextmanager
+    async def place(self, workspace: str) -> AsyncIterator[None]:
+        """Whoever replays or imports an export has a place as long as anything of it is in memory. Workspaces take
+        turns, and each has one place at most."""
+        try:
+            async with self._line.turn(workspace, _WAIT_SECONDS):
+                yield
+        except NoTurn:
+            raise Refusal("REPLAYS_EXCEEDED", "other journals are being replayed; try again in a moment") from None
 
     async def of_stored(self, row: Row) -> Replayed:
         """The execution with this row."""
-
-        async def work() -> Replayed:
+        async with self.place(row["workspace"]):
             version = await self._definitions.get(row["version_id"])
             return await self._compared(Replay(row["execution_id"], version.definition))
-
-        return await self._in_turn(work)
 
     async def of_export(
         self,
@@ -59,38 +67,24 @@ class Replays:
         definition: Definition,
         parts: AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]],
     ) -> Replayed:
-        """All events come before all rows. Raises NotReplayable."""
-
-        async def work() -> Replayed:
-            rests = Rests(self._clock)
-            replay, comparison = Replay(execution_id, definition), None
-            async for name, part in parts:
-                if isinstance(name, int) and isinstance(part, Event):
-                    if comparison is not None:
-                        raise NotReplayable(f"event {name} comes after the rows")
-                    await rests.through(replay.take(name, part))
-                elif isinstance(name, tuple) and isinstance(part, Mapping):
-                    if comparison is None:
-                        await rests.through(replay.finish())
-                        comparison = replay.comparison()
-                    await rests.through(comparison.take(name, part))
-                await rests.step()
-            if comparison is not None:
-                return await rests.through(comparison.result())
-            await rests.through(replay.finish())
-            return await rests.through(replay.uncompared())
-
-        return await self._in_turn(work)
-
-    async def _in_turn(self, work: Callable[[], Awaitable[Replayed]]) -> Replayed:
-        if self._waiting >= _WAITING_MAX:
-            raise Refusal("REPLAYS_EXCEEDED", "too many journals are replayed at once; try again in a moment")
-        self._waiting += 1
-        try:
-            async with self._places:
-                return await work()
-        finally:
-            self._waiting -= 1
+        """All events come before all rows. The caller has a place. Raises NotReplayable."""
+        rests = Rests(self._clock)
+        replay, comparison = Replay(execution_id, definition), None
+        async for name, part in parts:
+            if isinstance(name, int) and isinstance(part, Event):
+                if comparison is not None:
+                    raise NotReplayable(f"event {name} comes after the rows")
+                await rests.through(replay.take(name, part))
+            elif isinstance(name, tuple) and isinstance(part, Mapping):
+                if comparison is None:
+                    await rests.through(replay.finish())
+                    comparison = replay.comparison()
+                await rests.through(comparison.take(name, part))
+            await rests.step()
+        if comparison is not None:
+            return await rests.through(comparison.result())
+        await rests.through(replay.finish())
+        return await rests.through(replay.uncompared())
 
     async def _compared(self, replay: Replay) -> Replayed:
         execution_id, rests = replay.execution.execution_id, Rests(self._clock)

@@ -76,7 +76,7 @@ class ReplayServicer(ReplayServiceServicer):
         requests = aiter(request_iterator)
         first = await beginning(requests)
         header = first.parts[0].header
-        async with heard_out(requests):
+        async with heard_out(requests), self._replays.place(first.workspace):
             definition = compiled(header.definition, first.template_references)
             parts = ExportParts(self._codec, after_header(first, requests))
             try:
@@ -100,7 +100,7 @@ class ReplayServicer(ReplayServiceServicer):
             definition=header.definition,
             references=first.template_references or b"{}",
         )
-        async with heard_out(requests):
+        async with heard_out(requests), self._replays.place(order.workspace):
             made = await self._imports.take(order, header, after_header(first, requests))
         return pb.ImportPartsResponse(execution_id=made.execution_id, existing=made.is_existing)
 

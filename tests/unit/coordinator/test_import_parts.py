@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import pytest
@@ -17,10 +18,11 @@ from services.coordinator.app.importing import ImportedCopy, ImportOrder
 from services.coordinator.app.replays import Replays
 from services.coordinator.core.recorded_rows import RowsHash, folded_rows, value_text
 from services.coordinator.core.values import OutputRef
+from services.coordinator.rpc.export_parts import ExportParts, compiled
 from services.coordinator.rpc.import_parts import ImportDesk
 from services.coordinator.store import codec
 from tests.support.story import EXECUTION_ID, Story, node
-from tests.unit.coordinator.test_replays import part_of
+from tests.unit.coordinator.test_replays import granted_and_taken_back, part_of
 from windlass.definition.examination import examine
 from windlass.journal.v1.export_pb2 import ExportHeader, ExportPart
 
@@ -102,3 +104,42 @@ async def test_no_output_is_stored_of_an_export_whose_events_and_rows_are_not_wh
     with pytest.raises(Refusal, match="does not add up"):
         await imported(parts, tmp_path)
     assert files_in(tmp_path) == []
+
+
+async def many_parts(times: int) -> AsyncIterator[ExportPart]:
+    """An execution that goes on, whose run was granted and taken back so often. Only one part is there at a time."""
+    story = Story([node("a")])
+    story.start()
+    key, seq = story.work("a").key, 1
+    yield part_of(seq, story.journal[0])
+    for number in range(1, times + 1):
+        for event in granted_and_taken_back(key, number):
+            seq += 1
+            yield part_of(seq, event)
+    end = ExportPart()
+    end.end.events = seq
+    yield end
+
+
+# Of a file with EVENTS_MAX events, that is 400 MiB.
+HELD_PER_EVENT: Final = 2_048
+
+
+@pytest.mark.parametrize("is_import", [False, True], ids=["replay", "import"])
+async def test_what_is_held_of_an_export_is_little_for_each_event(is_import: bool, tmp_path: Path) -> None:
+    times, replays = 5_000, Replays(NOTHING, NOTHING, SystemClock())
+    copies: Any = Copies()
+    tracemalloc.start()
+    try:
+        if is_import:
+            desk = ImportDesk(replays, copies, codec, DirectoryBlobs(tmp_path), SystemClock())
+            await desk.take(ORDER, HEADER, many_parts(times))
+        else:
+            parts = ExportParts(codec, many_parts(times))
+            replayed = await replays.of_export(EXECUTION_ID, compiled(ORDER.definition, b"{}"), parts.events_and_rows())
+            assert replayed.events == 2 * times + 1
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(copy.runs) for copy in copies.added] == [times] * is_import
+    assert peak_bytes < 2 * times * HELD_PER_EVENT, f"{peak_bytes} bytes were held of {2 * times} events"

@@ -13,9 +13,10 @@ from services.chassis.process.clock import SystemClock
 from services.coordinator.app.replays import Replays
 from services.coordinator.core.events import Consequences, Event, RunLeased, RunReleased
 from services.coordinator.core.replaying import NotReplayable
-from services.coordinator.core.values import ReleaseReason
+from services.coordinator.core.values import ReleaseReason, WorkKey
 from services.coordinator.rpc import export_parts
 from services.coordinator.store import codec
+from tests.support.probe import until
 from tests.support.story import BEGIN, EXECUTION_ID, Story, node
 from windlass.journal.v1.export_pb2 import ExportPart
 
@@ -38,15 +39,19 @@ class SlowClock(SystemClock):
         await asyncio.sleep(0)
 
 
-def handed_back(times: int, time: int = BEGIN) -> tuple[Story, list[Event]]:
-    """A journal, all of whose events have one time: a run is granted and handed back, again and again."""
+def granted_and_taken_back(key: WorkKey, number: int) -> tuple[Event, Event]:
+    leased = RunLeased(BEGIN, key, number, number, "i1", "r1", "", False, 0)
+    then = Consequences(ready=(key,))
+    return leased, RunReleased(BEGIN, key, number, ReleaseReason.WITHDRAWN, False, False, then, 0)
+
+
+def handed_back(times: int) -> tuple[Story, list[Event]]:
+    """A journal, all of whose events have one time: a run is granted and taken back, again and again."""
     story = Story([node("a")])
     story.start()
     events, key = list(story.journal), story.work("a").key
     for number in range(1, times + 1):
-        events.append(RunLeased(time, key, number, number, "i1", "r1", "", False, 0))
-        then = Consequences(ready=(key,))
-        events.append(RunReleased(time, key, number, ReleaseReason.WITHDRAWN, False, False, then, 0))
+        events += granted_and_taken_back(key, number)
     return story, events
 
 
@@ -155,26 +160,57 @@ async def test_a_file_with_more_rows_than_its_events_can_have_made_is_refused() 
         await read_all([part_of(1, story.journal[0]), *rows])
 
 
-async def test_more_replays_than_may_wait_are_refused_and_the_others_go_on() -> None:
-    story = Story([node("a")])
-    story.start()
-    may_end = asyncio.Event()
+class Held:
+    """Replays that stay in their places until they may end."""
 
-    async def parts() -> AsyncIterator[Any]:
-        async for part in in_order(story.journal):
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.may_end = asyncio.Event()
+        self._replays = Replays(NOTHING, NOTHING, SystemClock())
+        self._story = Story([node("a")])
+        self._story.start()
+
+    async def replay(self, workspace: str) -> Any:
+        async with self._replays.place(workspace):
+            return await self._replays.of_export(EXECUTION_ID, self._story.definition, self._parts(workspace))
+
+    async def _parts(self, workspace: str) -> AsyncIterator[Any]:
+        self.begun.append(workspace)
+        async for part in in_order(self._story.journal):
             yield part
-        await may_end.wait()
+        await self.may_end.wait()
 
-    replays = Replays(NOTHING, NOTHING, SystemClock())
 
-    async def replay() -> Any:
-        return await replays.of_export(EXECUTION_ID, story.definition, parts())
+async def test_few_journals_are_replayed_at_once_and_the_others_wait() -> None:
+    held = Held()
+    replays = [asyncio.create_task(held.replay(f"w{number}")) for number in range(8)]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert held.begun == ["w0", "w1", "w2"]
+    held.may_end.set()
+    assert {(await each).events for each in replays} == {1}
+    assert len(held.begun) == 8
 
-    waiting = [asyncio.create_task(replay()) for _ in range(32)]
+
+async def test_a_workspace_with_many_replays_keeps_no_other_from_a_place() -> None:
+    held = Held()
+    many = [asyncio.create_task(held.replay("many")) for _ in range(50)]
     await asyncio.sleep(0)
-    with pytest.raises(Refusal, match="too many journals") as refused:
-        await replay()
+    other = asyncio.create_task(held.replay("other"))
+    await until(lambda: "other" in held.begun, 10.0, "the other workspace")
+    assert held.begun == ["many", "other"]
+    held.may_end.set()
+    for each in (*many, other):
+        assert (await each).first_difference is None
+
+
+async def test_a_replay_whose_turn_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.coordinator.app.replays._WAIT_SECONDS", 0.0)
+    held = Held()
+    first = asyncio.create_task(held.replay("w"))
+    await until(lambda: bool(held.begun), 10.0, "the first one")
+    with pytest.raises(Refusal) as refused:
+        await held.replay("w")
     assert refused.value.reason == "REPLAYS_EXCEEDED"
-    may_end.set()
-    assert {(await task).events for task in waiting} == {len(story.journal)}
-    assert (await replay()).first_difference is None
+    held.may_end.set()
+    assert (await first).events == 1

@@ -86,7 +86,7 @@ class ExportServiceServicer:
         """The same for the parts of an export, in their order; outputs may be left out. They are checked strictly:
         INVALID_ARGUMENT INVALID_EXPORT names the first part that is malformed, INVALID_DEFINITION the faults of the
         definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 200,000 events.
-        RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too many are replayed at once; try again in a moment.
+        RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: others are replayed or imported, and no turn came within a minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

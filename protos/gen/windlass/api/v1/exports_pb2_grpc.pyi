@@ -33,7 +33,7 @@ class ExportServiceStub:
     """The same for the parts of an export, in their order; outputs may be left out. They are checked strictly:
     INVALID_ARGUMENT INVALID_EXPORT names the first part that is malformed, INVALID_DEFINITION the faults of the
     definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 200,000 events.
-    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too many are replayed at once; try again in a moment.
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: others are replayed or imported, and no turn came within a minute.
     """
     ImportExecution: _aio.StreamUnaryMultiCallable[_exports_pb2.ImportExecutionRequest, _exports_pb2.ImportExecutionResponse]
     """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id of
@@ -82,7 +82,7 @@ class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
         """The same for the parts of an export, in their order; outputs may be left out. They are checked strictly:
         INVALID_ARGUMENT INVALID_EXPORT names the first part that is malformed, INVALID_DEFINITION the faults of the
         definition. RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, or over 200,000 events.
-        RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: too many are replayed at once; try again in a moment.
+        RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: others are replayed or imported, and no turn came within a minute.
         """
 
     @_abc_1.abstractmethod

@@ -26,7 +26,7 @@ from windlass.api.v1 import exports_pb2 as windlass_dot_api_dot_v1_dot_exports__
 from windlass.journal.v1 import export_pb2 as windlass_dot_journal_dot_v1_dot_export__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%windlass/coordinator/v1/replays.proto\x12\x17windlass.coordinator.v1\x1a\x1dwindlass/api/v1/exports.proto\x1a windlass/journal/v1/export.proto\",\n\x14\x45xportJournalRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"G\n\x15\x45xportJournalResponse\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\",\n\x14ReplayJournalRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"@\n\x15ReplayJournalResponse\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.Replay\"a\n\x12ReplayPartsRequest\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\x12\x1b\n\x13template_references\x18\x02 \x01(\x0c\">\n\x13ReplayPartsResponse\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.Replay\"\x9e\x01\n\x12ImportPartsRequest\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\x12\x1b\n\x13template_references\x18\x02 \x01(\x0c\x12\x11\n\tworkspace\x18\x03 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"=\n\x13ImportPartsResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\x32\xc9\x03\n\rReplayService\x12p\n\rExportJournal\x12-.windlass.coordinator.v1.ExportJournalRequest\x1a..windlass.coordinator.v1.ExportJournalResponse0\x01\x12n\n\rReplayJournal\x12-.windlass.coordinator.v1.ReplayJournalRequest\x1a..windlass.coordinator.v1.ReplayJournalResponse\x12j\n\x0bReplayParts\x12+.windlass.coordinator.v1.ReplayPartsRequest\x1a,.windlass.coordinator.v1.ReplayPartsResponse(\x01\x12j\n\x0bImportParts\x12+.windlass.coordinator.v1.ImportPartsRequest\x1a,.windlass.coordinator.v1.ImportPartsResponse(\x01\x42\'Z%windlass/coordinator/v1;coordinatorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%windlass/coordinator/v1/replays.proto\x12\x17windlass.coordinator.v1\x1a\x1dwindlass/api/v1/exports.proto\x1a windlass/journal/v1/export.proto\",\n\x14\x45xportJournalRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"G\n\x15\x45xportJournalResponse\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\",\n\x14ReplayJournalRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"@\n\x15ReplayJournalResponse\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.Replay\"t\n\x12ReplayPartsRequest\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\x12\x1b\n\x13template_references\x18\x02 \x01(\x0c\x12\x11\n\tworkspace\x18\x03 \x01(\t\">\n\x13ReplayPartsResponse\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.Replay\"\x9e\x01\n\x12ImportPartsRequest\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.windlass.journal.v1.ExportPart\x12\x1b\n\x13template_references\x18\x02 \x01(\x0c\x12\x11\n\tworkspace\x18\x03 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"=\n\x13ImportPartsResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\x32\xc9\x03\n\rReplayService\x12p\n\rExportJournal\x12-.windlass.coordinator.v1.ExportJournalRequest\x1a..windlass.coordinator.v1.ExportJournalResponse0\x01\x12n\n\rReplayJournal\x12-.windlass.coordinator.v1.ReplayJournalRequest\x1a..windlass.coordinator.v1.ReplayJournalResponse\x12j\n\x0bReplayParts\x12+.windlass.coordinator.v1.ReplayPartsRequest\x1a,.windlass.coordinator.v1.ReplayPartsResponse(\x01\x12j\n\x0bImportParts\x12+.windlass.coordinator.v1.ImportPartsRequest\x1a,.windlass.coordinator.v1.ImportPartsResponse(\x01\x42\'Z%windlass/coordinator/v1;coordinatorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,13 +43,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLAYJOURNALRESPONSE']._serialized_start=296
   _globals['_REPLAYJOURNALRESPONSE']._serialized_end=360
   _globals['_REPLAYPARTSREQUEST']._serialized_start=362
-  _globals['_REPLAYPARTSREQUEST']._serialized_end=459
-  _globals['_REPLAYPARTSRESPONSE']._serialized_start=461
-  _globals['_REPLAYPARTSRESPONSE']._serialized_end=523
-  _globals['_IMPORTPARTSREQUEST']._serialized_start=526
-  _globals['_IMPORTPARTSREQUEST']._serialized_end=684
-  _globals['_IMPORTPARTSRESPONSE']._serialized_start=686
-  _globals['_IMPORTPARTSRESPONSE']._serialized_end=747
-  _globals['_REPLAYSERVICE']._serialized_start=750
-  _globals['_REPLAYSERVICE']._serialized_end=1207
+  _globals['_REPLAYPARTSREQUEST']._serialized_end=478
+  _globals['_REPLAYPARTSRESPONSE']._serialized_start=480
+  _globals['_REPLAYPARTSRESPONSE']._serialized_end=542
+  _globals['_IMPORTPARTSREQUEST']._serialized_start=545
+  _globals['_IMPORTPARTSREQUEST']._serialized_end=703
+  _globals['_IMPORTPARTSRESPONSE']._serialized_start=705
+  _globals['_IMPORTPARTSRESPONSE']._serialized_end=766
+  _globals['_REPLAYSERVICE']._serialized_start=769
+  _globals['_REPLAYSERVICE']._serialized_end=1226
 # @@protoc_insertion_point(module_scope)

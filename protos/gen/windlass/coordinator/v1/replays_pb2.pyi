@@ -104,8 +104,11 @@ class ReplayPartsRequest(_message.Message):
 
     PARTS_FIELD_NUMBER: _builtins.int
     TEMPLATE_REFERENCES_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
     template_references: _builtins.bytes
-    """Set with the header, as in windlass.catalog.v1.GetVersionResponse."""
+    """These are set with the header. The first is as in windlass.catalog.v1.GetVersionResponse."""
+    workspace: _builtins.str
+    """That of the caller. Workspaces take turns."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[_export_pb2.ExportPart]: ...
     def __init__(
@@ -113,10 +116,11 @@ class ReplayPartsRequest(_message.Message):
         *,
         parts: _abc.Iterable[_export_pb2.ExportPart] | None = ...,
         template_references: _builtins.bytes = ...,
+        workspace: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "template_references", b"template_references"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "template_references", b"template_references", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

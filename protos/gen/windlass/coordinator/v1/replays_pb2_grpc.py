@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class ReplayServiceStub:
     """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
-    execution. Only an import records something. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
+    execution. Only an import records something. A coordinator replays few journals at once, and one of each workspace:
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
     windlass.api.v1.ExportService, which says more.
     """
 
@@ -61,7 +62,8 @@ class ReplayServiceStub:
 
 class ReplayServiceServicer:
     """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
-    execution. Only an import records something. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
+    execution. Only an import records something. A coordinator replays few journals at once, and one of each workspace:
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
     windlass.api.v1.ExportService, which says more.
     """
 
@@ -128,7 +130,8 @@ def add_ReplayServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ReplayService:
     """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
-    execution. Only an import records something. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
+    execution. Only an import records something. A coordinator replays few journals at once, and one of each workspace:
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
     windlass.api.v1.ExportService, which says more.
     """
 
