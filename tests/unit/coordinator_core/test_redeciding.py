@@ -22,8 +22,9 @@ CHANGED = {
     "everything_well": ("RunReleased", "again_time", "0", "1800000001250000"),
     "failed": ("RunLost", "error", "POISON", "RUNNER_LOST"),
 }
-# The share of a golden journal that is decided anew. A retry of a person, for example, is not in the journal whole.
-SHARES = {"children": 0.5, "dead_letters": 0.5, "forked": 0.3, "reopened": 0.7}
+# The share of a golden journal that is decided anew. A retry of a person, for example, is not in the journal whole, and
+# neither is the end of a child.
+SHARES = {"children": 0.5, "dead_letters": 0.5, "forked": 0.3, "held_child": 0.5, "reopened": 0.7}
 
 
 def redecided(definition, appends):
