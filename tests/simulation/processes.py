@@ -128,7 +128,8 @@ class SimulatedCoordinator(CoordinatorService):
         world, scale = self._world, self._settings.lease_scale
         run, rows = world.database.run, world.runner_sessions
         self._clock, self._fresh_id = world.clock, world.fresh_id
-        self._database = self._beats = self._writer = self._loader = self._patient_loader = cast("Any", _Nothing())
+        self._database = self._beats = self._writer = self._importer = cast("Any", _Nothing())
+        self._loader = self._patient_loader = cast("Any", _Nothing())
         self._journal = cast(
             "Any",
             MemoryJournal(
