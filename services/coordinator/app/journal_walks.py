@@ -31,6 +31,8 @@ _AT_ONCE: Final = 4
 _AT_ONCE_OF_EACH: Final = 2
 # So many events are applied before the event loop does other work.
 _WITHOUT_PAUSE: Final = 200
+# Larger snapshots are restored in a thread: that of 100,000 events takes most of a second.
+RESTORED_AT_ONCE_BYTES: Final = 256 * 1024
 _LAST: Final = 2**62
 
 
@@ -82,6 +84,8 @@ class JournalWalks:
         """The newest state that is stored, at this event or earlier."""
         if records := await self._journal.snapshot_records(execution_id, as_of_seq):
             try:
+                if sum(len(each.data) for each in records) > RESTORED_AT_ONCE_BYTES:
+                    return await asyncio.to_thread(self._restore, execution_id, definition, records)
                 return self._restore(execution_id, definition, records)
             except SnapshotDamaged as damaged:
                 log.error("a damaged snapshot is passed over", execution_id=execution_id, error=str(damaged))
