@@ -446,6 +446,120 @@ WAITS: Final = [
     ),
 ]
 
+BULK_JOBS: Final = [
+    Mutant(
+        "epoch_dropped_from_the_progress_of_a_job",
+        *(_API, "_IS_HELD", not_compared("epoch")),
+        "test_one_that_has_lost_the_job_changes_nothing",
+    ),
+    Mutant(
+        "job_taken_from_its_holder",
+        *(_API, "_FREE", answered("or_", "True")),
+        "test_a_job_has_one_holder_until_its_lease_ends",
+    ),
+    Mutant(
+        "job_of_an_unknown_action_taken",
+        *(_API, "_FREE", not_compared("action")),
+        "test_a_job_with_the_action_of_a_newer_version_is_left_to_that_version",
+    ),
+    Mutant(
+        "running_jobs_without_a_limit",
+        *(_API, "PostgresBulkJobs.add", never_refused("bulk_jobs_exceeded")),
+        "test_a_workspace_has_few_running_jobs",
+    ),
+    Mutant(
+        "commands_of_all_jobs_in_one_line",
+        *(_API, "BulkWorker._work", answered("set_caller", "None")),
+        "test_slow_commands_of_one_workspace_do_not_hold_up_the_job_of_another",
+    ),
+    Mutant(
+        "execution_that_could_not_be_told_counted_at_the_first_try",
+        *(_API, "reached", taken_as("is_last_try", "True")),
+        "test_only_what_comes_before_the_first_that_is_tried_again_counts",
+    ),
+    Mutant(
+        "commands_given_as_fast_as_can_be",
+        *(_API, "next_turn", taken_as("previous", "None")),
+        "test_turns_are_apart_and_unused_ones_are_not_saved",
+    ),
+    Mutant(
+        "cancel_of_a_request_carried_out_again",
+        *(f"{_COORDINATOR}/core/handlers", "cancel", taken_as("execution.answers", "()")),
+        "test_the_cancel_of_a_request_does_not_end_the_execution_again_after_it_was_reopened[the same holder]",
+    ),
+]
+
+SNAPSHOTS: Final = [
+    Mutant(
+        "checksum_of_a_record_not_compared",
+        *(f"{_COORDINATOR}/store", "_checked", not_compared("crc32")),
+        "test_a_damaged_snapshot_is_not_read",
+    ),
+    Mutant(
+        "record_that_is_not_whole_taken_for_a_snapshot",
+        *(f"{_COORDINATOR}/store", "whole", taken_as("record.is_whole", "True")),
+        "test_a_snapshot_in_several_records_has_the_whole_state[3-for_each]",
+    ),
+    Mutant(
+        "changes_after_a_snapshot_not_stored_in_the_next",
+        *(f"{_COORDINATOR}/store", "JournalSnapshotLog.note", answered("note", "None")),
+        "test_a_snapshot_after_each_event_of_a_stored_journal_has_the_whole_state[for_each]",
+    ),
+    Mutant(
+        "damaged_snapshots_kept",
+        *(f"{_COORDINATOR}/store", "PostgresJournal.load", taken_as("drops_snapshots", "False")),
+        "test_the_take_over_after_one_that_found_a_damaged_snapshot_reads_snapshots_again",
+    ),
+    Mutant(
+        "snapshots_dropped_by_one_that_has_lost_the_execution",
+        *(f"{_COORDINATOR}/store", "DROP_SNAPSHOTS", sql_not_compared("e.epoch")),
+        "test_snapshots_are_dropped_only_by_the_holder_of_the_execution",
+    ),
+    Mutant(
+        "past_state_read_from_a_later_snapshot",
+        *(f"{_COORDINATOR}/store", "_SNAPSHOT", sql_replaced(r"AND last_seq <= %\(as_of\)s", "")),
+        "test_the_state_at_each_event_is_read_from_the_snapshot_before_it[sound]",
+    ),
+]
+
+FORKS: Final = [
+    Mutant(
+        "origin_of_another_workspace_read",
+        *(_COORDINATOR, "ForkOrigins._origin", not_compared("workspace")),
+        "test_an_origin_that_is_gone_or_belongs_to_others_is_not_read",
+    ),
+    Mutant(
+        "origin_read_beyond_the_named_event",
+        *(_COORDINATOR, "JournalWalks._steps", taken_as("as_of_seq", "2**62")),
+        "test_only_what_was_done_at_the_named_event_is_taken_over",
+    ),
+    Mutant(
+        "stored_output_left_in_the_month_of_the_origin",
+        *(_COORDINATOR, "ForkOrigins._stored", not_compared("month")),
+        "test_a_stored_output_is_copied_to_the_month_of_the_fork",
+    ),
+    Mutant(
+        "places_for_forks_without_a_share",
+        *(_COORDINATOR, "ForkOrigins.prepare", taken_as("owned.start.origin.workspace", "''")),
+        "test_forks_of_one_workspace_do_not_hold_up_a_fork_of_another",
+    ),
+    Mutant(
+        "failed_work_taken_over",
+        *(_COORDINATOR, "_is_done", taken_as("work.state", "WorkState.SUCCEEDED")),
+        "test_failures_that_are_tried_again_are_not_taken_over",
+    ),
+    Mutant(
+        "undone_work_taken_over",
+        *(_COORDINATOR, "_is_done", taken_as("WorkState.FAILED", "undoing.state")),
+        "test_what_was_undone_is_done_again_and_what_could_not_be_undone_is_taken_over",
+    ),
+    Mutant(
+        "node_of_another_module_taken_over",
+        *(_COORDINATOR, "take_over", not_compared("module")),
+        "test_another_version_takes_over_nodes_with_the_same_id_and_module",
+    ),
+]
+
 RED_TEAM: Final = [
     Mutant(f"door_open_to_one_that_{attack}", *door, f"test_a_quiet_workspace_keeps_its_service_beside[{attack}]")
     for attack, door in DOORS.items()
@@ -508,6 +622,9 @@ MUTANTS: Final = [
     *RETENTION,
     *TEMPLATES,
     *WAITS,
+    *BULK_JOBS,
+    *SNAPSHOTS,
+    *FORKS,
     *RED_TEAM,
     *SIMULATED,
 ]
