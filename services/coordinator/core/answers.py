@@ -13,7 +13,7 @@ from typing import TypeVar
 from services.coordinator.core.commands import PersonCommand
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import CommandRefused
-from services.coordinator.core.fold.answers import request_of
+from services.coordinator.core.fold.answers import answer_to, request_of
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 
@@ -28,7 +28,7 @@ def answered_once(handler: PersonHandler[_Command]) -> PersonHandler[_Command]:
 
     def handle(turn: Turn, command: _Command) -> CommandRefusal | None:
         request, digest = request_of(command.message_id)
-        before = turn.execution.answers.get(request)
+        before = answer_to(turn.execution, request)
         if before is None:
             refusal = handler(turn, command)
         elif digest == before.digest:

@@ -448,8 +448,9 @@ class Execution:
     paused_by: PausedBy | None = None
     # The timers that wait while it is paused.
     held_timers: list[Timer] = field(default_factory=list)
-    # The answers to the newest commands of people, by message id, oldest first (`fold/answers.py`).
-    answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+    # The answers to the newest commands of people: by the kind of the command, then by request, oldest first
+    # (`fold/answers.py`).
+    answers: dict[str, OrderedDict[str, Answer]] = field(default_factory=dict)
     stop: Stop | None = None
     # Work that has succeeded and can be undone, in the order in which it succeeded.
     compensable: list[Work] = field(default_factory=list)

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.core.commands import FinishLoop, ReportSuccess, StartLoop
+from services.coordinator.core.commands import CompleteRun, FinishLoop, ReportSuccess, Signal, StartLoop
 from services.coordinator.core.effects import GrantRun, ReadItems, StopRun, StoreLoopOutput, parking, resume_effects
+from services.coordinator.core.fold import answers
 from services.coordinator.core.items import InvalidItems, LoopConfig, loop_config, unread_lists
 from services.coordinator.core.loop_outputs import output_parts
 from services.coordinator.core.loops import OUTPUT_BYTES_MAX
@@ -484,6 +485,24 @@ def test_a_failed_item_ends_those_that_are_left_to_somebody_else():
     left_to_somebody_else(story, "l", 1)
     story.fail("l", item=2)
     assert (story.state, story.run("l", 1).state.value) == ("FAILED", "CANCELLED")
+
+
+@pytest.mark.parametrize("is_after_takeover", [False, True])
+def test_items_that_others_end_push_out_no_answer_to_a_person(monkeypatch, is_after_takeover):
+    monkeypatch.setattr(answers, "ANSWERS_MAX", 3)
+    items = 6
+    story = looping(*range(items), maxParallel=1)
+    sent = Signal("signal:e:paid", "ann", "paid", b"{}")
+    assert names(story.when(sent)) == ["SignalReceived"]
+    for item in range(1, items):
+        story.assign()
+        left_to_somebody_else(story, "l", item)
+        number = story.run("l", item).number
+        story.when(CompleteRun(f"complete.{number}:e:done", "", number, b"1", ""))
+    if is_after_takeover:
+        story = story.again()
+    assert story.state == "RUNNING"
+    assert story.when(sent).events == []
 
 
 def test_the_branch_of_an_item_means_nothing_to_a_list():

@@ -5,7 +5,7 @@ import pytest
 from services.coordinator.core.commands import Assign, AssignedRun, Pause, Resume
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import parking
-from services.coordinator.core.fold.answers import ANSWERS_MAX, remember
+from services.coordinator.core.fold.answers import ANSWERS_MAX, TOOK_EFFECT, answer_to, remember
 from services.coordinator.core.summary import summary
 from services.coordinator.core.values import ErrorClass
 from tests.support.story import SECOND, Story, begun, chain, edge, fields, names, node, started, the_event
@@ -139,11 +139,14 @@ def test_a_repeated_command_gets_its_first_answer(is_after_takeover):
     assert story.state == "PAUSED", "a repeat of the refused resume does not resume it"
 
 
-def test_the_newest_answers_are_remembered():
+def test_the_newest_answers_of_each_kind_are_remembered():
     story = started()
+    remember(story.execution, "signal:e:paid")
     for number in range(ANSWERS_MAX + 1):
-        remember(story.execution, f"m{number}")
-    assert (len(story.execution.answers), next(iter(story.execution.answers))) == (ANSWERS_MAX, "m1")
+        remember(story.execution, f"complete.{number}:e:done")
+    assert answer_to(story.execution, "complete.0:e:done") is None
+    assert answer_to(story.execution, "complete.1:e:done") == TOOK_EFFECT
+    assert answer_to(story.execution, "signal:e:paid") == TOOK_EFFECT
 
 
 @pytest.mark.parametrize("command", [Pause("p", "ann"), Resume("r", "ann")])
