@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from tests.support.api import Client
 from tests.support.command_line import windlass
 from tests.support.stack import Stack
 from windlass.api.v1 import resources_pb2
+from windlass.cli.events import INTERRUPTED
 
 Execution = resources_pb2.Execution
+SECONDS = 30.0
 WAITS = {"id": "wait", "module": "wait_signal@1", "config": {"signal": "go", "timeout": "1h"}}
 
 
@@ -145,6 +149,24 @@ async def test_a_wait_for_an_end_that_does_not_come_is_over_in_time(client: Clie
     await typed.done("cancel", begun["id"])
     ended = await typed.done("start", "typed", "--wait", "1m", "--input", "@-", "-o", "yaml", given='{"text": "hi"}')
     assert yaml.safe_load(ended)["state"] == "SUCCESS"
+
+
+async def test_who_stops_watching_is_told_how_to_come_back(client: Client, shared_stack: Stack) -> None:
+    begun = await client.start("typed-wait")
+    watching = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "windlass.cli", "watch", begun.id, "--home", str(shared_stack.options.home)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert watching.stdout is not None
+    async with asyncio.timeout(SECONDS):
+        assert b"ExecutionStarted" in await watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, said = await watching.communicate()
+    assert watching.returncode == INTERRUPTED
+    assert "the execution goes on without you" in said.decode()
+    assert f" watch {begun.id}" in said.decode()
+    await client.cancel(begun.id)
 
 
 async def test_files_are_applied_in_their_order_until_one_is_refused(typed: Typed, tmp_path: Path) -> None:

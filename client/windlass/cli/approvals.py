@@ -41,9 +41,7 @@ def _show(approval: Any) -> None:
     for made in approval.decisions:
         words = (render.cell(made, "decision"), "by", made.caller or "a key without a title", made.comment)
         facts[render.date(made.time)] = " ".join(filter(None, words))
-    for name, value in facts.items():
-        if value:
-            render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
+    render.facts(facts, width=10)
 
 
 @command(approvals, "list", shows=render.listing("approvals", COLUMNS))

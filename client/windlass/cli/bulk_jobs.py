@@ -116,9 +116,7 @@ def _show(job: Any) -> None:
         "began": render.date(job.create_time),
         "ended": render.date(job.end_time),
     }
-    for name, value in facts.items():
-        if value:
-            render.console().print(f"{name:<8} {render.coloured(value)}", soft_wrap=True)
+    render.facts(facts, width=8)
     for each in job.samples:
         say(visible(f"  {each.execution_id}: {each.reason}: {each.message}"))
 

@@ -79,9 +79,7 @@ def _show(letter: Any) -> None:
         "notes": letter.notes,
         "new run": letter.requeued_run_id,
     }
-    for name, value in facts.items():
-        if value:
-            render.console().print(f"{name:<11} {render.coloured(value)}", soft_wrap=True)
+    render.facts(facts, width=11)
 
 
 @command(app, shows=_show)
@@ -137,8 +135,12 @@ def redrive(
     )
     stub: Any = DeadLetterServiceStub(api.channel)
     last = None
-    for last in stub.BulkResolveDeadLetters(request, metadata=api.metadata()):
-        show_line(last, output_form, _show_progress)
+    try:
+        for last in stub.BulkResolveDeadLetters(request, metadata=api.metadata()):
+            show_line(last, output_form, _show_progress)
+    except KeyboardInterrupt:
+        say("what was requeued goes on; no other is; to go on, type the same again", err=True)
+        raise
     raise typer.Exit(1 if last is not None and last.message else 0)
 
 
@@ -191,7 +193,9 @@ def quarantine(
     notes: NotesOption = "",
     output_form: OutputForm = "table",
 ) -> None:
-    """Set the work of a run aside that is under way, or that is to be tried again."""
+    """Set the work of a run aside.
+
+    The run is under way, or its work is to be tried again."""
     show(api.call(messages.QuarantineRunRequest(run_id=run_id, notes=notes)).dead_letter, output_form, _show_line)
 
 
@@ -199,7 +203,7 @@ def _chosen(api: Api, ids: Sequence[str] | None, filter_text: str) -> Sequence[s
     if not is_by_filter(ids, filter_text):
         return ids or ()
     found = api.whole(messages.ListDeadLettersRequest(filter=filter_text, page_size=1000))
-    return [letter.id for letter in found.dead_letters]
+    return [letter.id for letter in found.dead_letters if letter.resolution == messages.DeadLetter.PENDING]
 
 
 def _do(api: Api, ids: Sequence[str], do: Any, *, is_dry_run: bool, output_form: OutputForm) -> None:

@@ -97,9 +97,7 @@ def show_execution(execution: Any) -> None:
         facts[title] = ", ".join(map(render.node_name, getattr(execution.summary, name)))
     facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id
-    for name, value in facts.items():
-        if value:
-            render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
+    render.facts(facts, width=10)
 
 
 def _paused(pause: Any) -> str:

@@ -82,6 +82,13 @@ def grid(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
             out.print("─" * min(sum(widths) + len(COLUMN_GAP) * (len(widths) - 1), out.width))
 
 
+def facts(told: Mapping[str, str], *, width: int) -> None:
+    """A line for each fact that is known. Names are as wide as the longest usual one."""
+    for name, value in told.items():
+        if value:
+            console().print(f"{name:<{width}} {coloured(value)}", soft_wrap=True)
+
+
 def console() -> Any:
     from rich.console import Console
 

@@ -108,9 +108,7 @@ def _show(run: Any) -> None:
     }
     if run.HasField("output_ref"):
         facts["output"] = f"{run.output_ref.size_bytes} bytes: windlass run output {run.id}"
-    for name, value in facts.items():
-        if value:
-            render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
+    render.facts(facts, width=10)
 
 
 def _progress(progress: Any) -> str:
