@@ -147,6 +147,8 @@ class RunOutput(NamedTuple):
     state: str
     # None: the run has none.
     output: Value | None
+    # The run rendered for another one, which is given this output.
+    is_rendering: bool = False
 
 
 # Names a run: its execution and its number.

@@ -14,15 +14,16 @@ from services.chassis.grpc.timestamps import micros_of
 from services.coordinator.app.export_limits import EventLimits
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
-from services.coordinator.core.events import Event
+from services.coordinator.core.events import ControlRendered, Event, WorkRendered
 from services.coordinator.core.recorded_rows import RowName
 from services.coordinator.core.replaying import NotReplayable
-from services.coordinator.core.values import Instant
+from services.coordinator.core.values import Instant, OutputRef
 from windlass.journal.v1.export_pb2 import ExportEnd, ExportPart, OutputPart
 
 FORMAT: Final = 1
 # The state that an event makes may be some kilobytes, of which a replay has two.
 EVENTS_MAX: Final = 200_000
+_NOTHING_RENDERED: Final = b'{"config":{},"inputs":{}}'
 
 
 class DecodesEvents(Protocol):
@@ -52,6 +53,20 @@ async def heard_out(requests: AsyncIterator[Any]) -> AsyncIterator[None]:
         async for _ in requests:
             pass
         raise
+
+
+def without_rendered(part: ExportPart, event: ControlRendered | WorkRendered) -> Mapping[RowName, bytes]:
+    """Put an empty document in the place of what a runner has rendered, because the workflow says that its inputs are
+    not recorded. What is kept outside has no more than its name here. Returns what stands in the rows then."""
+    message = part.event.event
+    if isinstance(event, ControlRendered):
+        if event.stored is None:
+            message.control_rendered.config = _NOTHING_RENDERED
+        return {}
+    if isinstance(event.rendered, OutputRef):
+        return {}
+    message.work_rendered.rendered.json = _NOTHING_RENDERED
+    return {("runs", event.run): _NOTHING_RENDERED}
 
 
 def compiled(definition: bytes, references: bytes) -> Definition:

@@ -7,6 +7,7 @@ are translated in the same way.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
@@ -17,7 +18,16 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
-from services.coordinator.core.events import CommandRefused, Consequences, Event, ExecutionFinished, ReopenedWork
+from services.coordinator.core.events import (
+    CommandRefused,
+    Consequences,
+    ControlRendered,
+    Event,
+    ExecutionFinished,
+    ReopenedWork,
+    RunFailed,
+    WorkRendered,
+)
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.state import Execution
 from services.coordinator.core.summary import summary
@@ -32,6 +42,13 @@ _SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration", "
 # A runner's instance is the secret by which its reports are known to be its own. The work that a stop cancels is left
 # out because the summary of the execution names all nodes that were not done.
 _HIDDEN: Final = frozenset({"time", "traceparent", "instance_id", "cancelled", "passed_over", "stopped"})
+# What was rendered is shown by GetRunInputs alone, and not if the workflow says `recordInputs: false`.
+_RENDERED: Final[Mapping[type, frozenset[str]]] = {
+    ControlRendered: frozenset({"config", "stored"}),
+    WorkRendered: frozenset({"rendered"}),
+    RunFailed: frozenset({"rendered"}),
+}
+_NOTHING: Final[frozenset[str]] = frozenset()
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
 
 
@@ -93,7 +110,9 @@ def _put_metrics(metrics: api.Execution.Metrics, row: Row) -> None:
 
 def run_record(row: Row) -> pb.RunRecord:
     """The row also has `workspace`, `execution_traceparent`, and `lease_time` of its live session."""
-    record = pb.RunRecord(workspace=row["workspace"], output=row["output"] or b"")
+    # What a runner has rendered for another one is the output of its run, and is not shown.
+    is_rendering = not row["attempt"] and row["instance_id"]
+    record = pb.RunRecord(workspace=row["workspace"], output=b"" if is_rendering else row["output"] or b"")
     run = record.run
     run.id = f"{row['execution_id']}.{row['number']}"
     run.execution_id, run.node, run.module = row["execution_id"], row["node"], row["module"]
@@ -106,7 +125,7 @@ def run_record(row: Row) -> pb.RunRecord:
         put_time(getattr(run, name), row[name])
     if row["progress"] or row["progress_message"]:
         run.progress.fraction, run.progress.message = row["progress"], row["progress_message"]
-    if row["output_key"] is not None:
+    if row["output_key"] is not None and not is_rendering:
         ref = run.output_ref
         ref.key, ref.sha256, ref.size_bytes = row["output_key"], row["output_sha256"], row["output_bytes"]
     put_error(run.error, row)
@@ -166,12 +185,13 @@ def details(event: Event) -> bytes:
 
 def _object(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    rendered = _RENDERED.get(type(value), _NOTHING)
     for field in fields(value):
         item = getattr(value, field.name)
         if isinstance(item, Origin):
             # Callers see the fields of the origin as fields of the event.
             found |= _object(item)
-        elif field.name not in _HIDDEN:
+        elif field.name not in _HIDDEN and field.name not in rendered:
             found[_camel(field.name)] = _plain(field.name, item)
     return found
 

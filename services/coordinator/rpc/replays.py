@@ -10,14 +10,22 @@ from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.process.clock import Clock
 from services.coordinator.app.importing import ImportOrder, stored_outputs
-from services.coordinator.app.ports import Row, Standing
+from services.coordinator.app.ports import DefinitionRefused, Definitions, Row, Standing
 from services.coordinator.app.replays import RecordedRows, Replays
-from services.coordinator.core.events import Event
-from services.coordinator.core.recorded_rows import RowsHash, hidden_instance, value_text
+from services.coordinator.core.events import ControlRendered, Event, WorkRendered
+from services.coordinator.core.recorded_rows import RowName, RowsHash, hidden_instance, payload_hash, value_text
 from services.coordinator.core.replaying import NotReplayable, Replayed
 from services.coordinator.core.run_ids import is_execution_id
 from services.coordinator.core.values import FINAL_STATES, Instant, OutputRef
-from services.coordinator.rpc.export_parts import FORMAT, ExportParts, after_header, beginning, compiled, heard_out
+from services.coordinator.rpc.export_parts import (
+    FORMAT,
+    ExportParts,
+    after_header,
+    beginning,
+    compiled,
+    heard_out,
+    without_rendered,
+)
 from services.coordinator.rpc.import_parts import ImportDesk
 from windlass.api.v1.exports_pb2 import Replay as ReplayMessage
 from windlass.coordinator.v1 import replays_pb2 as pb
@@ -59,7 +67,9 @@ class ReplayServicer(ReplayServiceServicer):
         blobs: DirectoryBlobs,
         clock: Clock,
         imports: ImportDesk,
+        definitions: Definitions,
     ) -> None:
+        self._definitions = definitions
         self._journals = journals
         self._imports = imports
         self._replays = replays
@@ -127,18 +137,35 @@ class ReplayServicer(ReplayServiceServicer):
         end = ExportEnd()
         yield await self._header(row)
         outputs: dict[str, OutputRef] = {}
+        left_out: dict[RowName, bytes] = {}
+        records_inputs: bool | None = None
         async for part, event in self._events(row["execution_id"], row["last_seq"]):
-            outputs.update((each.key, each) for each in stored_outputs(event))
             end.events += 1
+            if isinstance(event, ControlRendered | WorkRendered):
+                if records_inputs is None:
+                    records_inputs = await self._records_inputs(row)
+                if not records_inputs:
+                    left_out |= without_rendered(part, event)
+                    yield part
+                    continue
+            outputs.update((each.key, each) for each in stored_outputs(event))
             yield part
         if row["state"] in FINAL_STATES:
-            async for part in self._rows(row, end):
+            async for part in self._rows(row, end, left_out):
                 yield part
         for ref in outputs.values():
             end.outputs += 1
             async for part in self._output(ref, row["workspace"]):
                 yield part
         yield ExportPart(end=end)
+
+    async def _records_inputs(self, row: Row) -> bool:
+        """False if the definition cannot be read, which may say so too."""
+        try:
+            version = await self._definitions.get(row["version_id"])
+        except DefinitionRefused:
+            return False
+        return version.definition.records_inputs
 
     async def _header(self, row: Row) -> ExportPart:
         part = ExportPart()
@@ -162,10 +189,12 @@ class ReplayServicer(ReplayServiceServicer):
             if seq == before:
                 raise Refusal("INTERNAL", f"the journal ends at event {seq} and its execution at {last_seq}")
 
-    async def _rows(self, row: Row, end: ExportEnd) -> AsyncIterator[ExportPart]:
+    async def _rows(self, row: Row, end: ExportEnd, left_out: Mapping[RowName, bytes]) -> AsyncIterator[ExportPart]:
+        """`left_out` has what stands in the place of outputs that are not exported."""
         digest = RowsHash()
         async for name, columns in self._journals.recorded_rows(row["execution_id"]):
-            text = value_text(columns)
+            shown = {**columns, "output": payload_hash(left_out[name])} if name in left_out else columns
+            text = value_text(shown)
             digest.add(name, text)
             part = ExportPart()
             part.row.table, part.row.number = name

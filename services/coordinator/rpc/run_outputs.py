@@ -77,6 +77,10 @@ class RunOutputsServicer(RunnerOutputsServicer):
         found = await self._reads.run_output(execution_id, number) if number else None
         if found is None or found.workspace != workspace:
             raise Refusal("RUN_NOT_FOUND", f"there is no run {run_id!r} in this workspace")
+        if found.is_rendering:
+            raise Refusal(
+                "OUTPUT_NOT_FOUND", "the run only rendered the inputs of another one: GetRunInputs shows them"
+            )
         if found.output is None:
             raise Refusal("OUTPUT_NOT_FOUND", f"the run is {found.state} and has no output")
         async for part in self._parts_of(found.output, workspace):

@@ -51,7 +51,8 @@ SELECT r.execution_id::text, r.number, r.epoch, r.instance_id, r.state IN ('LEAS
 FROM runs r JOIN unnest(%s::uuid[], %s::int4[]) AS asked (execution_id, number) USING (execution_id, number)
 """
 _RUN_OUTPUT: Final = """
-SELECT e.workspace, r.state, r.output, r.output_key, r.output_sha256, r.output_bytes
+SELECT e.workspace, r.state, r.attempt = 0 AND r.instance_id <> '', r.output, r.output_key, r.output_sha256,
+       r.output_bytes
 FROM runs r JOIN executions e USING (execution_id) WHERE r.execution_id = %s AND r.number = %s
 """
 # A node has one row under way at most, except the items of a loop.
@@ -132,8 +133,11 @@ class PostgresReads:
         return {(id_, number): RunStanding(*standing) for id_, number, *standing in rows}
 
     async def run_output(self, execution_id: str, number: int) -> RunOutput | None:
-        for workspace, state, output, *ref in await self._database.fetch(_RUN_OUTPUT, (execution_id, number)):
-            return RunOutput(workspace, state, OutputRef(*ref) if ref[0] is not None else output)
+        for workspace, state, is_rendering, output, *ref in await self._database.fetch(
+            _RUN_OUTPUT, (execution_id, number)
+        ):
+            value = OutputRef(*ref) if ref[0] is not None else output
+            return RunOutput(workspace, state, value, is_rendering)
         return None
 
     async def stored_output(self, execution_id: str, key: str) -> OutputRef | None:

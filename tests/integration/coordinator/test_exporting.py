@@ -42,7 +42,7 @@ def servicer(tables: Database, folder: Path) -> ReplayServicer:
     reads = PostgresReads(tables)
     nothing: Any = None
     return ReplayServicer(
-        reads, Replays(reads, nothing, SystemClock()), codec, DirectoryBlobs(folder), SystemClock(), nothing
+        reads, Replays(reads, nothing, SystemClock()), codec, DirectoryBlobs(folder), SystemClock(), nothing, nothing
     )
 
 

@@ -8,11 +8,15 @@ import orjson
 import pytest
 
 from services.chassis.postgres.database import Database
+from tests.integration.coordinator.test_run_outputs import refusal_of
 from tests.support.coordinator_stage import Stage, StageRunner, eventually
 from tests.support.journals import stored_events
-from windlass.coordinator.v1 import reads_pb2
+from windlass.coordinator.v1 import dead_letters_pb2, reads_pb2, replays_pb2
+from windlass.coordinator.v1.dead_letters_pb2_grpc import DeadLetterReadServiceStub
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
-from windlass.coordinator.v1.sessions_pb2 import RunGrant
+from windlass.coordinator.v1.replays_pb2_grpc import ReplayServiceStub
+from windlass.coordinator.v1.sessions_pb2 import ERROR_CLASS_PERMANENT, RunGrant, RunReport
+from windlass.definition.examination import examine
 
 TEMPLATED = {
     "name": "w",
@@ -119,3 +123,86 @@ async def test_modules_say_which_of_them_are_done_by_a_runner_that_renders(on_st
     assert await modules() == (["f.g@1"], [])
     await on_stage.runner(address, "ours", modules=["transform@1"])
     assert await modules() == (["f.g@1", "transform@1"], ["transform@1"])
+
+
+DISCREET = {
+    **TEMPLATED,
+    "recordInputs": False,
+    "nodes": [*TEMPLATED["nodes"], {"id": "nap", "module": "sleep@1", "config": {"duration": "{{ input.n }}ms"}}],
+    "edges": [{"from": "nap", "to": "a"}],
+}
+# No module returns them, so they are to be found only where something is shown that was rendered.
+SECRETS = ("rendered-config", "rendered-input", '"7ms"')
+
+
+def rendered_in_secret(grant: RunGrant) -> Any:
+    if grant.node == "nap":
+        return {"duration": "7ms"}
+    return {"config": {"c": SECRETS[0]}, "inputs": {"x": SECRETS[1]}} if grant.render_all else {"o": "done"}
+
+
+async def text_of(stream: Any) -> str:
+    return "".join([str(answer) async for answer in stream])
+
+
+async def test_what_was_rendered_is_shown_nowhere_if_the_workflow_says_so(on_stage: Stage, tables: Database) -> None:
+    version = on_stage.catalog.add("v-discreet", **DISCREET)
+    address, session = await on_stage.coordinator()
+    foreign = await foreign_runner(on_stage, address)
+    order = on_stage.start(session, version, input_={"n": 7})
+    await on_stage.runner(address, "ours", work=rendered_in_secret)
+    await eventually(lambda: foreign.grants)
+    assert [foreign.grants[0].config, foreign.grants[0].inputs] == [
+        b'{"c":"rendered-config"}',
+        b'{"x":"rendered-input"}',
+    ]
+    failed = RunReport(failed=RunReport.Failed(type="NO", rendered=b'{"config":{},"inputs":{"x":"rendered-input"}}'))
+    setattr(failed.failed, "class", ERROR_CLASS_PERMANENT)
+    foreign.report(foreign.grants[0], failed)
+    id_ = order.lease.lease_id
+    await eventually(lambda: id_ in on_stage.dispatcher.finished)
+    journal = str([each.event for each in await stored_events(tables, id_)])
+    assert all(secret in journal for secret in SECRETS[:2]), "the journal has them"
+    channel, as_api = on_stage.channel(address), {"metadata": on_stage.api_metadata, "timeout": 30}
+    reads: Any = ReadServiceStub(channel)
+    letters: Any = DeadLetterReadServiceStub(channel)
+    replays: Any = ReplayServiceStub(channel)
+    runs = await reads.ListRuns(reads_pb2.ListRunsRequest(workspace="default", execution_id=id_), **as_api)
+    numbers = {each.run.node: each.run.id for each in reversed(runs.runs)}
+    shown = {
+        "runs": str(runs),
+        "events": str(await reads.ListEvents(reads_pb2.ListEventsRequest(execution_id=id_), **as_api)),
+        "letter": str(
+            await letters.GetDeadLetter(
+                dead_letters_pb2.GetDeadLetterRequest(dead_letter_id=runs.runs[-1].run.id, workspace="default"),
+                **as_api,
+            )
+        ),
+        "export": await text_of(replays.ExportJournal(replays_pb2.ExportJournalRequest(execution_id=id_), **as_api)),
+    }
+    assert {name for name, text in shown.items() for secret in SECRETS if secret in text.replace("\\", "")} == set()
+    assert '"NO"' in shown["letter"]
+    request = reads_pb2.ReadRunOutputRequest(run_id=numbers["a"], workspace="default")
+    assert (await refusal_of(text_of(reads.ReadRunOutput(request, **as_api)))).reason == "OUTPUT_NOT_FOUND"
+    inputs = reads_pb2.ReadRunInputsRequest(run_id=numbers["a"], workspace="default")
+    assert (await refusal_of(reads.ReadRunInputs(inputs, **as_api))).reason == "INPUTS_NOT_RECORDED"
+
+
+async def test_an_export_without_what_was_rendered_adds_up_to_the_rows_that_it_has(on_stage: Stage) -> None:
+    version = on_stage.catalog.add("v-discreet", **DISCREET)
+    address, session = await on_stage.coordinator()
+    foreign = await foreign_runner(on_stage, address)
+    foreign.work = lambda grant: "done"
+    order = on_stage.start(session, version, input_={"n": 7})
+    await on_stage.runner(address, "ours", work=rendered_in_secret)
+    id_ = order.lease.lease_id
+    await eventually(lambda: id_ in on_stage.dispatcher.finished)
+    as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 30}
+    replays: Any = ReplayServiceStub(on_stage.channel(address))
+    stream = replays.ExportJournal(replays_pb2.ExportJournalRequest(execution_id=id_), **as_api)
+    parts = [part async for answer in stream for part in answer.parts]
+    parts[0].header.definition = on_stage.catalog.definitions[version]
+    references = orjson.dumps(examine(orjson.loads(parts[0].header.definition)).references)
+    requests = [replays_pb2.ReplayPartsRequest(parts=parts, template_references=references)]
+    replay = (await replays.ReplayParts(iter(requests), **as_api)).replay
+    assert (replay.recorded_hash, replay.recorded_hash != "") == (replay.replayed_hash, True), replay
