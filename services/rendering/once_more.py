@@ -18,6 +18,8 @@ from windlass.sdk import PermanentError
 from windlass.sdk.encoding import encoded
 
 _HASH_BYTES: Final = 32
+_SIZE_BYTES: Final = 8
+_HEAD_BYTES: Final = 2 * _HASH_BYTES + _SIZE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +32,26 @@ class WorkDocuments:
     # The members of the config that the module evaluates itself.
     raw_members: Sequence[str]
     has_templates: bool
+    # A larger result is not returned. It is bounded in the child, so that it never takes the memory of a service.
+    bytes_max: int
 
 
 class WorkedOn(NamedTuple):
     inputs_hash: bytes
     config_hash: bytes
-    # JSON with the members `inputs` and `config`.
+    size_bytes: int
+    # JSON with the members `inputs` and `config`. Empty: it is too large.
     documents: bytes
 
     @classmethod
     def of(cls, body: bytes) -> WorkedOn:
-        return cls(body[:_HASH_BYTES], body[_HASH_BYTES : 2 * _HASH_BYTES], body[2 * _HASH_BYTES :])
+        hashes, size = 2 * _HASH_BYTES, int.from_bytes(body[2 * _HASH_BYTES : _HEAD_BYTES])
+        return cls(body[:_HASH_BYTES], body[_HASH_BYTES:hashes], size, body[_HEAD_BYTES:])
 
 
 def head_of(work: WorkDocuments, scope: Mapping[str, Any]) -> dict[str, Any]:
-    return {"once_more": {"raw": list(work.raw_members), "has_templates": work.has_templates}, "scope": scope}
+    asked = {"raw": list(work.raw_members), "has_templates": work.has_templates, "bytes_max": work.bytes_max}
+    return {"once_more": asked, "scope": scope}
 
 
 def parts_of_work(work: WorkDocuments) -> list[bytes]:
@@ -71,7 +78,9 @@ def rendered_once_more(renderer: Renderer, asked: Mapping[str, Any], parts: Sequ
     if overrides:
         inputs |= orjson.loads(overrides)
     hashes = [_hash(inputs, "inputs"), _hash(config, "config")]
-    return b"".join(hashes) + orjson.dumps({"inputs": inputs, "config": config})
+    made = orjson.dumps({"inputs": inputs, "config": config})
+    size = len(made).to_bytes(_SIZE_BYTES)
+    return b"".join((*hashes, size, made if len(made) <= work["bytes_max"] else b""))
 
 
 def _hash(rendered: Any, name: str) -> bytes:

@@ -56,6 +56,7 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "ReplayExport": {"parts": [{"header": {"format": 1, "executionId": UNKNOWN_ID}}]},
     "ImportExecution": {"parts": [{"header": {"format": 1, "executionId": UNKNOWN_ID}}]},
     "GetRunInputs": {"runId": f"{UNKNOWN_ID}.1"},
+    "GetRunInputsJson": {"runId": f"{UNKNOWN_ID}.1"},
     "GetWorkflow": {"workflow": "ghost"},
     "ListWorkflowVersions": {"workflow": "ghost"},
     "ArchiveWorkflow": {"workflow": "ghost"},
@@ -337,6 +338,7 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "output of what is no run": asked("GetRunOutput", run_id="' OR 1=1"),
         "inputs of an unknown run": asked("GetRunInputs", run_id=f"{UNKNOWN_ID}.1"),
         "inputs of what is no run": asked("GetRunInputs", run_id="' OR 1=1"),
+        "large inputs of an unknown run": asked("GetRunInputsJson", run_id=f"{UNKNOWN_ID}.1"),
     },
     ("NOT_FOUND", "CIRCUIT_NOT_FOUND"): {
         "unknown circuit": asked("GetCircuit", target="x.y@1 ghost"),
@@ -390,7 +392,7 @@ async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> 
             told.append((found.code.name, found.reason, found.message))
         assert told[0] == told[1] == ("NOT_FOUND", "EXECUTION_NOT_FOUND", told[0][2])
     run = runs_pb2.GetRunRequest(run_id=f"{world.rival_execution}.1").SerializeToString()
-    for name in ("GetRun", "GetRunOutput", "GetRunInputs"):
+    for name in ("GetRun", "GetRunOutput", "GetRunInputs", "GetRunInputsJson"):
         assert (await answer(world, name, run)).reason == "RUN_NOT_FOUND"
         assert (await answer(world, name, run, world.rival.metadata)).code is grpc.StatusCode.OK
 

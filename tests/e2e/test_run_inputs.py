@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -133,10 +134,20 @@ async def test_items_and_turns_of_loops_each_have_their_own(client: Client) -> N
         assert (await worked_on(client, run.id))["inputs"] == {"item": 4_000, "at": iteration - 1, "of": 2}
     loop_run = await run_of(client, small, "each", iteration=0)
     assert (await worked_on(client, loop_run.id))["config"] == {"items": [{"text": "ab"}, {"text": "c"}]}
-    assert (await refused(client, (await run_of(client, large, "each", iteration=0)).id)).reason == "INPUTS_TOO_LARGE"
+    # Its list is in the output store.
+    large_loop = await worked_on(client, (await run_of(client, large, "each", iteration=0)).id)
+    assert large_loop == {"inputs": {}, "config": {"items": [{"text": "ab" * 2_000}] * 80}}
 
 
-async def test_large_outputs_are_read_again_and_too_large_inputs_are_not_shown(client: Client) -> None:
+async def in_parts(client: Client, run_id: str) -> list[bytes]:
+    request = runs_pb2.GetRunInputsJsonRequest(run_id=run_id)
+    call = client.runs.GetRunInputsJson(request, metadata=client.metadata, timeout=60)
+    return [answer.data async for answer in call]
+
+
+async def test_large_outputs_are_read_again_and_large_inputs_come_in_parts(
+    client: Client, shared_stack: Stack, tmp_path: Path
+) -> None:
     nodes = [
         {
             "id": "large",
@@ -150,6 +161,19 @@ async def test_large_outputs_are_read_again_and_too_large_inputs_are_not_shown(c
     small, large = [await run_of(client, execution, node) for node in ("small", "large")]
     assert (await worked_on(client, small.id))["inputs"] == {"length": 1_250_000}
     assert (await refused(client, large.id)).reason == "INPUTS_TOO_LARGE"
+    parts = await in_parts(client, large.id)
+    assert max(map(len, parts)) <= 256 * 1024
+    whole = {"inputs": {"t": "x" * 1_250_000}, "config": {}}
+    assert json.loads(b"".join(parts)) == whole
+    assert json.loads(b"".join(await in_parts(client, small.id))) == await worked_on(client, small.id)
+    file, home = tmp_path / "inputs.json", shared_stack.options.home
+    written = await asyncio.to_thread(windlass, "inputs", large.id, "--output", file, "--home", home)
+    assert (written.returncode, json.loads(file.read_bytes())) == (0, whole), written.stderr
+    told = await asyncio.to_thread(windlass, "inputs", large.id, "--home", home)
+    assert (told.returncode, "--output FILE" in told.stderr) == (1, True), told.stderr
+    missing, none = f"{execution.id}.9", tmp_path / "none.json"
+    failed = await asyncio.to_thread(windlass, "inputs", missing, "--output", none, "--home", home)
+    assert (failed.returncode, "RUN_NOT_FOUND" in failed.stderr, none.exists()) == (1, True, False)
     shorter = await client.run("sized", input={"t": "x" * 150_000})
     assert len((await worked_on(client, (await run_of(client, shorter, "large")).id))["inputs"]["t"]) == 750_000
 

@@ -1,5 +1,6 @@
 """Runs: the attempts at nodes, what they were given to work on, and what they returned."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -51,9 +52,18 @@ def runs(
     return api.call(request)
 
 
-def inputs(api: Api, run_id: RunIdArgument) -> Any:
-    """Show the inputs and config of a run, as rendered."""
-    return api.call(messages.GetRunInputsRequest(run_id=run_id))
+FileOption = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write it there, and print nothing.")]
+
+
+def inputs(api: Api, run_id: RunIdArgument, file: FileOption = None) -> Any:
+    """Show the inputs and config of a run, as rendered.
+
+    More than 1 MiB can only be written to a file."""
+    if file is None:
+        return api.call(messages.GetRunInputsRequest(run_id=run_id))
+    answers = api.stream(messages.GetRunInputsJsonRequest(run_id=run_id), seconds=_OUTPUT_SECONDS)
+    _write(file, (answer.data for answer in answers))
+    raise typer.Exit
 
 
 def get(api: Api, run_id: RunIdArgument) -> Any:
@@ -61,20 +71,18 @@ def get(api: Api, run_id: RunIdArgument) -> Any:
     return api.call(messages.GetRunRequest(run_id=run_id)).run
 
 
-def output(
-    api: Api,
-    run_id: RunIdArgument,
-    file: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write it there, and print nothing.")
-    ] = None,
-) -> None:
+def output(api: Api, run_id: RunIdArgument, file: FileOption = None) -> None:
     """Print the output of a run as JSON, whatever its size."""
     answers = api.stream(messages.GetRunOutputRequest(run_id=run_id), seconds=_OUTPUT_SECONDS)
     pieces = (answer.data for answer in answers)
     if file is None:
         say_pieces(pieces)
-        return
-    # A transfer that breaks off leaves the file as it was.
+    else:
+        _write(file, pieces)
+
+
+def _write(file: Path, pieces: Iterable[bytes]) -> None:
+    """A transfer that breaks off leaves the file as it was."""
     part = file.with_name(f"{file.name}.part")
     try:
         with part.open("wb") as to:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
 
 import grpc
 
@@ -82,13 +82,20 @@ class CoordinatorReads:
         response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetApproval, request)
         return approval_of(response.approval) if response.HasField("approval") else None
 
-    async def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]:
-        """Another coordinator is asked as long as nothing has come."""
+    def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]:
         request = pb.ReadRunOutputRequest(run_id=run_id, workspace=workspace)
+        return self._parts(lambda stub: stub.ReadRunOutput(request))
+
+    def run_inputs_in_parts(self, run_id: str, workspace: str) -> AsyncIterator[bytes]:
+        request = pb.StreamRunInputsRequest(run_id=run_id, workspace=workspace)
+        return self._parts(lambda stub: stub.StreamRunInputs(request))
+
+    async def _parts(self, ask: Callable[[Any], Any]) -> AsyncIterator[bytes]:
+        """The data of a stream. Another coordinator is asked as long as nothing has come."""
         for address in self._peers.addresses:
             has_begun = False
             try:
-                async for response in ReadServiceStub(self._peers.channel(address)).ReadRunOutput(request):
+                async for response in ask(ReadServiceStub(self._peers.channel(address))):
                     has_begun = True
                     yield response.data
             except grpc.aio.AioRpcError as failure:

@@ -73,6 +73,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_RUNS}/GetRun": READ,
     f"{_RUNS}/GetRunOutput": READ.within(OUTPUT_SECONDS_MAX),
     f"{_RUNS}/GetRunInputs": READ,
+    f"{_RUNS}/GetRunInputsJson": READ.within(OUTPUT_SECONDS_MAX),
     # The completion token in the request is the whole permission.
     f"{_RUNS}/CompleteRun": anyone(),
     f"{_RUNS}/FailRun": anyone(),

@@ -32,6 +32,8 @@ class RunReads(RunInputReads, Protocol):
 
     def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]: ...
 
+    def run_inputs_in_parts(self, run_id: str, workspace: str) -> AsyncIterator[bytes]: ...
+
 
 class RunServicer(runs_pb2_grpc.RunServiceServicer):
     def __init__(self, executions: Executions, reads: RunReads, outside: OutsideWork) -> None:
@@ -82,6 +84,14 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         )
         await asyncio.to_thread(fill_documents, response, documents)
         return response
+
+    async def GetRunInputsJson(
+        self, request: pb.GetRunInputsJsonRequest, context: RpcCall
+    ) -> AsyncIterator[pb.GetRunInputsJsonResponse]:
+        if not is_run_id(request.run_id):
+            raise refusals.run_not_found(request.run_id)
+        async for data in self._reads.run_inputs_in_parts(request.run_id, caller().workspace):
+            yield pb.GetRunInputsJsonResponse(data=data)
 
     async def CompleteRun(self, request: pb.CompleteRunRequest, context: RpcCall) -> pb.CompleteRunResponse:
         run = await self._outside.run_of(request.token)

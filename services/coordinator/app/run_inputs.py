@@ -38,8 +38,10 @@ from windlass.definition.config_schemas import RAW_MEMBERS
 from windlass.definition.modules import STATE_SETTER
 from windlass.sdk import PermanentError, TransientError
 
-# Inputs and config together. They are answered in one message, whose values take more room than their JSON.
+# Inputs and config together, in one message, whose values take more room than their JSON.
 SHOWN_BYTES_MAX: Final = 1024 * 1024
+# The same in parts.
+IN_PARTS_BYTES_MAX: Final = 64 * 1024 * 1024
 # Of the outputs in the store that the templates see, together. A runner loads no more either.
 _LOADED_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -75,6 +77,8 @@ class _Found:
     overrides: bytes = b""
     # The runner that was given the work has rendered these itself, and hashed them.
     is_hashed: bool = False
+    # `documents` is the config alone.
+    is_config: bool = False
 
 
 class RunInputs:
@@ -90,7 +94,7 @@ class RunInputs:
         self._store = store
         self._children = children
 
-    async def of(self, execution_row: Row, run_row: Row) -> bytes:
+    async def of(self, execution_row: Row, run_row: Row, bytes_max: int = SHOWN_BYTES_MAX) -> bytes:
         """JSON with the members `inputs` and `config`. Raises a Refusal that says why they cannot be told."""
         workspace = execution_row["workspace"]
         try:
@@ -100,7 +104,7 @@ class RunInputs:
                 raise Refusal("INPUTS_NOT_RECORDED", "the workflow says `recordInputs: false`")
             await self._read_lists(execution, workspace)
             found = _found(execution, run)
-            made = await self._made(workspace, node, found)
+            made = await self._made(workspace, node, found, bytes_max)
         except BlobMissing:
             raise Refusal("INPUTS_NOT_FOUND", "the output store has lost an output that they are made of") from None
         except OSError:
@@ -113,9 +117,11 @@ class RunInputs:
             raise Refusal(
                 "INPUTS_NOT_RENDERED", "what is rendered now is not what the runner reported, so it is not shown"
             )
-        if (size_bytes := len(made.documents)) > SHOWN_BYTES_MAX:
-            message = f"they have {size_bytes} bytes as JSON; at most {SHOWN_BYTES_MAX} are shown"
-            raise Refusal("INPUTS_TOO_LARGE", message)
+        if made.size_bytes > bytes_max:
+            message = f"they have {made.size_bytes} bytes as JSON; at most {bytes_max} are shown in this way"
+            run_id = f"{execution_row['execution_id']}.{run_row['number']}"
+            in_parts = {"try": f"windlass inputs {run_id} --output FILE"} if bytes_max < IN_PARTS_BYTES_MAX else {}
+            raise Refusal("INPUTS_TOO_LARGE", message, metadata=in_parts)
         return made.documents
 
     async def _as_of(self, row: Row, number: int) -> tuple[Execution, Run]:
@@ -138,7 +144,7 @@ class RunInputs:
             raise Refusal("INPUTS_NOT_FOUND", "a newer version wrote the journal; ask again when all are upgraded")
         return execution, execution.runs[number - 1]
 
-    async def _made(self, workspace: str, node: Node, found: _Found) -> WorkedOn:
+    async def _made(self, workspace: str, node: Node, found: _Found, bytes_max: int) -> WorkedOn:
         loop = asyncio.get_running_loop()
         outputs = found.seen.outputs if found.seen is not None else {}
         refs = {name: value for name, value in outputs.items() if isinstance(value, OutputRef)}
@@ -150,11 +156,13 @@ class RunInputs:
             documents = found.documents
             if isinstance(documents, OutputRef):
                 documents = await self._store.get(documents, workspace)
+            if found.is_config:
+                documents = _documents(documents, b"{}")
             return documents, {name: await self._store.get(ref, workspace) for name, ref in refs.items()}
 
         def render() -> WorkedOn:
             documents, loaded = asyncio.run_coroutine_threadsafe(load(), loop).result()
-            work = WorkDocuments(documents, found.overrides, (raw,) if raw else (), found.has_templates)
+            work = WorkDocuments(documents, found.overrides, (raw,) if raw else (), found.has_templates, bytes_max)
             scope, data = ({}, {}) if found.seen is None else (scope_of(found.seen), data_of(found.seen, loaded))
             return self._children.ask(workspace, lambda child: child.render_once_more(work, scope, data))
 
@@ -192,7 +200,7 @@ def _of_control(execution: Execution, run: Run) -> _Found:
     overrides = work.overrides if node.has_control_inputs else b""
     if isinstance(work.config, OutputRef):
         # The config of a loop. One with inputs is never so large.
-        raise Refusal("INPUTS_TOO_LARGE", f"the list of the loop has {work.config.size_bytes} bytes with its config")
+        return _Found(work.config, is_config=True)
     if not work.config:
         documents, has_templates = _documents(node.config, _inputs_of_control(node)), node.has_templates
     else:

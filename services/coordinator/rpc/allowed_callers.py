@@ -34,6 +34,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/GetRun": services("api"),
     f"{_READS}/ReadRunOutput": services("api").within(_TRANSFER_SECONDS),
     f"{_READS}/ReadRunInputs": services("api"),
+    f"{_READS}/StreamRunInputs": services("api").within(_TRANSFER_SECONDS),
     f"{_READS}/ListEvents": services("api"),
     f"{_DEAD_LETTERS}/ListDeadLetters": services("api"),
     f"{_DEAD_LETTERS}/ListDeadLetterGroups": services("api"),

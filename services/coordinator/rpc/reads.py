@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from services.chassis.blobs import PIECE_BYTES
 from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.shares import Shares
 from services.chassis.grpc.timestamps import micros_of
 from services.coordinator.app.explainer import Explainer
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Row, RunName, RunPage, Standing, StoredEvents
-from services.coordinator.app.run_inputs import RunInputs
+from services.coordinator.app.run_inputs import IN_PARTS_BYTES_MAX, RunInputs
 from services.coordinator.core.events import Event
 from services.coordinator.core.fold.answers import request_of
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
@@ -28,6 +30,8 @@ from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer
 
 _IDS_MAX: Final = 1_000
 _LIMIT_MAX: Final = 1_000
+# Large inputs that are sent at once. Each may take 64 MiB until its caller has read it. A workspace alone gets half.
+_LARGE_INPUTS_MAX: Final = 4
 # A list of events ends where their details reach this size. An output of up to 256 KiB is part of its event.
 _EVENT_BYTES: Final = 2 * 1024 * 1024
 
@@ -63,6 +67,7 @@ class ReadServicer(ReadServiceServicer):
         self._walks = walks
         self._explainer = explainer
         self._run_inputs = run_inputs
+        self._shares = Shares(_LARGE_INPUTS_MAX)
         self._modules = modules
         self._run_output = run_output
 
@@ -155,12 +160,31 @@ class ReadServicer(ReadServiceServicer):
             yield pb.ReadRunOutputResponse(data=part)
 
     async def ReadRunInputs(self, request: pb.ReadRunInputsRequest, context: Any) -> pb.ReadRunInputsResponse:
-        execution_id, number = split_run_id(request.run_id)
+        rows = await self._rows_of_run(request.run_id, request.workspace)
+        return pb.ReadRunInputsResponse(documents=await self._run_inputs.of(*rows))
+
+    async def StreamRunInputs(
+        self, request: pb.StreamRunInputsRequest, context: Any
+    ) -> AsyncIterator[pb.StreamRunInputsResponse]:
+        rows = await self._rows_of_run(request.run_id, request.workspace)
+        if not self._shares.take(request.workspace):
+            message = "several large inputs are on their way; try again in a moment"
+            raise Refusal("TRANSFERS_EXCEEDED", message, retry_after=1)
+        try:
+            documents = await self._run_inputs.of(*rows, bytes_max=IN_PARTS_BYTES_MAX)
+            for start in range(0, len(documents), PIECE_BYTES):
+                yield pb.StreamRunInputsResponse(data=documents[start : start + PIECE_BYTES])
+        finally:
+            self._shares.give_back(request.workspace)
+
+    async def _rows_of_run(self, run_id: str, workspace: str) -> tuple[Row, Row]:
+        """Those of the execution, and of the run."""
+        execution_id, number = split_run_id(run_id)
         execution = await self._row(execution_id) if number else None
         found = await self._run(execution_id, number)
-        if execution is None or found is None or execution["workspace"] != request.workspace:
-            raise Refusal("RUN_NOT_FOUND", f"there is no run {request.run_id!r} in this workspace")
-        return pb.ReadRunInputsResponse(documents=await self._run_inputs.of(execution, found))
+        if execution is None or found is None or execution["workspace"] != workspace:
+            raise Refusal("RUN_NOT_FOUND", f"there is no run {run_id!r} in this workspace")
+        return execution, found
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Any) -> pb.ListEventsResponse:
         row = await self._row(request.execution_id)

@@ -165,6 +165,9 @@ class ScriptedCoordinator:
     async def ReadRunInputs(self, request: Any, context: Any) -> reads_pb2.ReadRunInputsResponse:
         return reads_pb2.ReadRunInputsResponse()
 
+    async def StreamRunInputs(self, request: Any, context: Any) -> AsyncIterator[reads_pb2.StreamRunInputsResponse]:
+        yield reads_pb2.StreamRunInputsResponse(data=b"{}")
+
     async def ReadRunOutput(self, request: Any, context: Any) -> AsyncIterator[reads_pb2.ReadRunOutputResponse]:
         yield reads_pb2.ReadRunOutputResponse(data=b"{}")
 

@@ -27,7 +27,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from windlass.api.v1 import resources_pb2 as windlass_dot_api_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1awindlass/api/v1/runs.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fwindlass/api/v1/resources.proto\"\xb9\x01\n\x0fListRunsRequest\x12\x1d\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x15\n\x04node\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18\x44\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32\x1a.windlass.api.v1.Run.StateB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"O\n\x10ListRunsResponse\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.windlass.api.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\rGetRunRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"3\n\x0eGetRunResponse\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.windlass.api.v1.Run\"0\n\x13GetRunOutputRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"$\n\x14GetRunOutputResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"0\n\x13GetRunInputsRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"h\n\x14GetRunInputsResponse\x12\'\n\x06inputs\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"r\n\x12\x43ompleteRunRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02\x12\'\n\x06output\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x18\n\x06\x62ranch\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xff\x01\"%\n\x13\x43ompleteRunResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"q\n\x0e\x46\x61ilRunRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02\x12\x16\n\x04type\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12\x19\n\x07message\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80@\x12\x11\n\tretryable\x18\x04 \x01(\x08\"!\n\x0f\x46\x61ilRunResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x99\x01\n\x13HeartbeatRunRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02\x12.\n\x08progress\x18\x02 \x01(\x01\x42\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00H\x00\x88\x01\x01\x12\x1e\n\x07message\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08H\x01\x88\x01\x01\x42\x0b\n\t_progressB\n\n\x08_message\"&\n\x14HeartbeatRunResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t2\xe9\x04\n\nRunService\x12O\n\x08ListRuns\x12 .windlass.api.v1.ListRunsRequest\x1a!.windlass.api.v1.ListRunsResponse\x12I\n\x06GetRun\x12\x1e.windlass.api.v1.GetRunRequest\x1a\x1f.windlass.api.v1.GetRunResponse\x12]\n\x0cGetRunOutput\x12$.windlass.api.v1.GetRunOutputRequest\x1a%.windlass.api.v1.GetRunOutputResponse0\x01\x12[\n\x0cGetRunInputs\x12$.windlass.api.v1.GetRunInputsRequest\x1a%.windlass.api.v1.GetRunInputsResponse\x12X\n\x0b\x43ompleteRun\x12#.windlass.api.v1.CompleteRunRequest\x1a$.windlass.api.v1.CompleteRunResponse\x12L\n\x07\x46\x61ilRun\x12\x1f.windlass.api.v1.FailRunRequest\x1a .windlass.api.v1.FailRunResponse\x12[\n\x0cHeartbeatRun\x12$.windlass.api.v1.HeartbeatRunRequest\x1a%.windlass.api.v1.HeartbeatRunResponseB\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1awindlass/api/v1/runs.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fwindlass/api/v1/resources.proto\"\xb9\x01\n\x0fListRunsRequest\x12\x1d\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x15\n\x04node\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18\x44\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32\x1a.windlass.api.v1.Run.StateB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"O\n\x10ListRunsResponse\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.windlass.api.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\rGetRunRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"3\n\x0eGetRunResponse\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.windlass.api.v1.Run\"0\n\x13GetRunOutputRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"$\n\x14GetRunOutputResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"0\n\x13GetRunInputsRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"h\n\x14GetRunInputsResponse\x12\'\n\x06inputs\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"4\n\x17GetRunInputsJsonRequest\x12\x19\n\x06run_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18P\"(\n\x18GetRunInputsJsonResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"r\n\x12\x43ompleteRunRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02\x12\'\n\x06output\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x18\n\x06\x62ranch\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xff\x01\"%\n\x13\x43ompleteRunResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"q\n\x0e\x46\x61ilRunRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02\x12\x16\n\x04type\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12\x19\n\x07message\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80@\x12\x11\n\tretryable\x18\x04 \x01(\x08\"!\n\x0f\x46\x61ilRunResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x99\x01\n\x13HeartbeatRunRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02\x12.\n\x08progress\x18\x02 \x01(\x01\x42\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00H\x00\x88\x01\x01\x12\x1e\n\x07message\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08H\x01\x88\x01\x01\x42\x0b\n\t_progressB\n\n\x08_message\"&\n\x14HeartbeatRunResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t2\xd4\x05\n\nRunService\x12O\n\x08ListRuns\x12 .windlass.api.v1.ListRunsRequest\x1a!.windlass.api.v1.ListRunsResponse\x12I\n\x06GetRun\x12\x1e.windlass.api.v1.GetRunRequest\x1a\x1f.windlass.api.v1.GetRunResponse\x12]\n\x0cGetRunOutput\x12$.windlass.api.v1.GetRunOutputRequest\x1a%.windlass.api.v1.GetRunOutputResponse0\x01\x12[\n\x0cGetRunInputs\x12$.windlass.api.v1.GetRunInputsRequest\x1a%.windlass.api.v1.GetRunInputsResponse\x12i\n\x10GetRunInputsJson\x12(.windlass.api.v1.GetRunInputsJsonRequest\x1a).windlass.api.v1.GetRunInputsJsonResponse0\x01\x12X\n\x0b\x43ompleteRun\x12#.windlass.api.v1.CompleteRunRequest\x1a$.windlass.api.v1.CompleteRunResponse\x12L\n\x07\x46\x61ilRun\x12\x1f.windlass.api.v1.FailRunRequest\x1a .windlass.api.v1.FailRunResponse\x12[\n\x0cHeartbeatRun\x12$.windlass.api.v1.HeartbeatRunRequest\x1a%.windlass.api.v1.HeartbeatRunResponseB\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,6 +51,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETRUNOUTPUTREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\006r\004\020\001\030P'
   _globals['_GETRUNINPUTSREQUEST'].fields_by_name['run_id']._loaded_options = None
   _globals['_GETRUNINPUTSREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\006r\004\020\001\030P'
+  _globals['_GETRUNINPUTSJSONREQUEST'].fields_by_name['run_id']._loaded_options = None
+  _globals['_GETRUNINPUTSJSONREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\006r\004\020\001\030P'
   _globals['_COMPLETERUNREQUEST'].fields_by_name['token']._loaded_options = None
   _globals['_COMPLETERUNREQUEST'].fields_by_name['token']._serialized_options = b'\272H\007r\005\020\001\030\200\002'
   _globals['_COMPLETERUNREQUEST'].fields_by_name['branch']._loaded_options = None
@@ -83,18 +85,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETRUNINPUTSREQUEST']._serialized_end=641
   _globals['_GETRUNINPUTSRESPONSE']._serialized_start=643
   _globals['_GETRUNINPUTSRESPONSE']._serialized_end=747
-  _globals['_COMPLETERUNREQUEST']._serialized_start=749
-  _globals['_COMPLETERUNREQUEST']._serialized_end=863
-  _globals['_COMPLETERUNRESPONSE']._serialized_start=865
-  _globals['_COMPLETERUNRESPONSE']._serialized_end=902
-  _globals['_FAILRUNREQUEST']._serialized_start=904
-  _globals['_FAILRUNREQUEST']._serialized_end=1017
-  _globals['_FAILRUNRESPONSE']._serialized_start=1019
-  _globals['_FAILRUNRESPONSE']._serialized_end=1052
-  _globals['_HEARTBEATRUNREQUEST']._serialized_start=1055
-  _globals['_HEARTBEATRUNREQUEST']._serialized_end=1208
-  _globals['_HEARTBEATRUNRESPONSE']._serialized_start=1210
-  _globals['_HEARTBEATRUNRESPONSE']._serialized_end=1248
-  _globals['_RUNSERVICE']._serialized_start=1251
-  _globals['_RUNSERVICE']._serialized_end=1868
+  _globals['_GETRUNINPUTSJSONREQUEST']._serialized_start=749
+  _globals['_GETRUNINPUTSJSONREQUEST']._serialized_end=801
+  _globals['_GETRUNINPUTSJSONRESPONSE']._serialized_start=803
+  _globals['_GETRUNINPUTSJSONRESPONSE']._serialized_end=843
+  _globals['_COMPLETERUNREQUEST']._serialized_start=845
+  _globals['_COMPLETERUNREQUEST']._serialized_end=959
+  _globals['_COMPLETERUNRESPONSE']._serialized_start=961
+  _globals['_COMPLETERUNRESPONSE']._serialized_end=998
+  _globals['_FAILRUNREQUEST']._serialized_start=1000
+  _globals['_FAILRUNREQUEST']._serialized_end=1113
+  _globals['_FAILRUNRESPONSE']._serialized_start=1115
+  _globals['_FAILRUNRESPONSE']._serialized_end=1148
+  _globals['_HEARTBEATRUNREQUEST']._serialized_start=1151
+  _globals['_HEARTBEATRUNREQUEST']._serialized_end=1304
+  _globals['_HEARTBEATRUNRESPONSE']._serialized_start=1306
+  _globals['_HEARTBEATRUNRESPONSE']._serialized_end=1344
+  _globals['_RUNSERVICE']._serialized_start=1347
+  _globals['_RUNSERVICE']._serialized_end=2071
 # @@protoc_insertion_point(module_scope)

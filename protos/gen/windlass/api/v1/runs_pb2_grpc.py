@@ -55,6 +55,11 @@ class RunServiceStub:
                 request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsRequest.SerializeToString,
                 response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsResponse.FromString,
                 _registered_method=True)
+        self.GetRunInputsJson = channel.unary_stream(
+                '/windlass.api.v1.RunService/GetRunInputsJson',
+                request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsJsonRequest.SerializeToString,
+                response_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsJsonResponse.FromString,
+                _registered_method=True)
         self.CompleteRun = channel.unary_unary(
                 '/windlass.api.v1.RunService/CompleteRun',
                 request_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.CompleteRunRequest.SerializeToString,
@@ -113,6 +118,15 @@ class RunServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRunInputsJson(self, request, context):
+        """The same as a JSON object with the members `inputs` and `config`, up to 64 MiB. The bytes of all responses together are
+        the JSON. The errors are those of GetRunInputs, and RESOURCE_EXHAUSTED TRANSFERS_EXCEEDED: several are on their way;
+        try again in a moment.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CompleteRun(self, request, context):
         """The next three are for work that a module has handed to somebody else (ctx.defer, RunGrant.completion_token). The
         token is the whole permission: no key is needed, and one that is sent is ignored. It names one run and is void once
@@ -162,6 +176,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.GetRunInputs,
                     request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsRequest.FromString,
                     response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsResponse.SerializeToString,
+            ),
+            'GetRunInputsJson': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetRunInputsJson,
+                    request_deserializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsJsonRequest.FromString,
+                    response_serializer=windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsJsonResponse.SerializeToString,
             ),
             'CompleteRun': grpc.unary_unary_rpc_method_handler(
                     servicer.CompleteRun,
@@ -288,6 +307,33 @@ class RunService:
             '/windlass.api.v1.RunService/GetRunInputs',
             windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsRequest.SerializeToString,
             windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRunInputsJson(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/windlass.api.v1.RunService/GetRunInputsJson',
+            windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsJsonRequest.SerializeToString,
+            windlass_dot_api_dot_v1_dot_runs__pb2.GetRunInputsJsonResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,6 +36,11 @@ class RunServiceStub:
     workflow says `recordInputs: false`. FAILED_PRECONDITION INPUTS_NOT_RENDERED: a template fails, as it did in the run,
     or the runner reported other hashes. RESOURCE_EXHAUSTED INPUTS_TOO_LARGE: they have more than 1 MiB as JSON.
     """
+    GetRunInputsJson: _aio.UnaryStreamMultiCallable[_runs_pb2.GetRunInputsJsonRequest, _runs_pb2.GetRunInputsJsonResponse]
+    """The same as a JSON object with the members `inputs` and `config`, up to 64 MiB. The bytes of all responses together are
+    the JSON. The errors are those of GetRunInputs, and RESOURCE_EXHAUSTED TRANSFERS_EXCEEDED: several are on their way;
+    try again in a moment.
+    """
     CompleteRun: _aio.UnaryUnaryMultiCallable[_runs_pb2.CompleteRunRequest, _runs_pb2.CompleteRunResponse]
     """The next three are for work that a module has handed to somebody else (ctx.defer, RunGrant.completion_token). The
     token is the whole permission: no key is needed, and one that is sent is ignored. It names one run and is void once
@@ -95,6 +100,17 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         node was passed over, or an output that they are made of is gone. FAILED_PRECONDITION INPUTS_NOT_RECORDED: the
         workflow says `recordInputs: false`. FAILED_PRECONDITION INPUTS_NOT_RENDERED: a template fails, as it did in the run,
         or the runner reported other hashes. RESOURCE_EXHAUSTED INPUTS_TOO_LARGE: they have more than 1 MiB as JSON.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRunInputsJson(
+        self,
+        request: _runs_pb2.GetRunInputsJsonRequest,
+        context: _aio.ServicerContext[_runs_pb2.GetRunInputsJsonRequest, _abc.AsyncIterator[_runs_pb2.GetRunInputsJsonResponse]],
+    ) -> _abc.AsyncIterator[_runs_pb2.GetRunInputsJsonResponse]:
+        """The same as a JSON object with the members `inputs` and `config`, up to 64 MiB. The bytes of all responses together are
+        the JSON. The errors are those of GetRunInputs, and RESOURCE_EXHAUSTED TRANSFERS_EXCEEDED: several are on their way;
+        try again in a moment.
         """
 
     @_abc_1.abstractmethod

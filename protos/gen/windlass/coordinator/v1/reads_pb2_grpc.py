@@ -66,6 +66,11 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsResponse.FromString,
                 _registered_method=True)
+        self.StreamRunInputs = channel.unary_stream(
+                '/windlass.coordinator.v1.ReadService/StreamRunInputs',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.StreamRunInputsRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.StreamRunInputsResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/windlass.coordinator.v1.ReadService/ListEvents',
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.SerializeToString,
@@ -155,6 +160,14 @@ class ReadServiceServicer:
     def ReadRunInputs(self, request, context):
         """What a run worked on, made again from the journal. NOT_FOUND RUN_NOT_FOUND: the workspace has no such run. The other
         reasons are those of windlass.api.v1.RunService.GetRunInputs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamRunInputs(self, request, context):
+        """The same, also if they are large, as one JSON object in parts. The other reasons are those of
+        windlass.api.v1.RunService.GetRunInputsJson.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -257,6 +270,11 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.ReadRunInputs,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsResponse.SerializeToString,
+            ),
+            'StreamRunInputs': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamRunInputs,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.StreamRunInputsRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.StreamRunInputsResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -463,6 +481,33 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/ReadRunInputs',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ReadRunInputsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamRunInputs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/StreamRunInputs',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.StreamRunInputsRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.StreamRunInputsResponse.FromString,
             options,
             channel_credentials,
             insecure,

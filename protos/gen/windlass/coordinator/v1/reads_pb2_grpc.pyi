@@ -39,6 +39,10 @@ class ReadServiceStub:
     """What a run worked on, made again from the journal. NOT_FOUND RUN_NOT_FOUND: the workspace has no such run. The other
     reasons are those of windlass.api.v1.RunService.GetRunInputs.
     """
+    StreamRunInputs: _aio.UnaryStreamMultiCallable[_reads_pb2.StreamRunInputsRequest, _reads_pb2.StreamRunInputsResponse]
+    """The same, also if they are large, as one JSON object in parts. The other reasons are those of
+    windlass.api.v1.RunService.GetRunInputsJson.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListEventsRequest, _reads_pb2.ListEventsResponse]
     """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
     error; the response is then empty. The list ends before the first event that this replica is too old to understand,
@@ -133,6 +137,16 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_reads_pb2.ReadRunInputsResponse]:
         """What a run worked on, made again from the journal. NOT_FOUND RUN_NOT_FOUND: the workspace has no such run. The other
         reasons are those of windlass.api.v1.RunService.GetRunInputs.
+        """
+
+    @_abc_1.abstractmethod
+    def StreamRunInputs(
+        self,
+        request: _reads_pb2.StreamRunInputsRequest,
+        context: _aio.ServicerContext[_reads_pb2.StreamRunInputsRequest, _abc.AsyncIterator[_reads_pb2.StreamRunInputsResponse]],
+    ) -> _abc.AsyncIterator[_reads_pb2.StreamRunInputsResponse]:
+        """The same, also if they are large, as one JSON object in parts. The other reasons are those of
+        windlass.api.v1.RunService.GetRunInputsJson.
         """
 
     @_abc_1.abstractmethod
