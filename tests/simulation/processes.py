@@ -140,7 +140,7 @@ class SimulatedCoordinator(CoordinatorService):
         )
         self._reads = cast("Any", MemoryReads(world.journal, run))
         self._runner_sessions = cast("Any", MemorySessionStore(RUN.scaled(scale), world.clock, rows=rows, run=run))
-        self._importer = self._imports = cast("Any", _Nothing())
+        self._imports = cast("Any", _Nothing())
         self._circuit_rows = cast("Any", MemoryCircuits(world.circuits, world.clock, self._circuit_policy, run))
         self._blobs = cast("Any", _Nothing())
         self._channels = cast("Any", Channels(world.network))

@@ -263,7 +263,10 @@ def letters(random: Random) -> Workload:
     """A node fails for good, and people decide about it. Meanwhile the execution has ended, or is held."""
     bad = _work(random, "bad", fails_calls=random.randint(1, 2)) | {"retry": {"attempts": 1}}
     definition = {"nodes": [_work(random, "a"), bad, _work(random, "c")], "edges": _edges("a>bad", "bad>c")}
-    return _decided(random, definition | {"onFailure": random.choice(["HOLD", "CONTINUE"])})
+    workload = _decided(random, definition | {"onFailure": random.choice(["HOLD", "CONTINUE"])})
+    # The call that fails may be lost with its runner, and then the node does not fail.
+    workload.ends |= SUCCESS
+    return workload
 
 
 def set_aside(random: Random) -> Workload:
