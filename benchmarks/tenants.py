@@ -25,7 +25,8 @@ import grpc
 from google.protobuf.struct_pb2 import Struct
 
 from benchmarks.measure import percentile
-from tests.chaos.attacks import ATTACKS, LEASE_SCALE, OPEN, Arena, hostile_server
+from tests.chaos.arena import LEASE_SCALE, OPEN, Arena, hostile_server
+from tests.chaos.attacks import ATTACKS
 from tests.chaos.test_red_team import MODULES
 from tests.support.api import Client, new_workspace
 from tests.support.stack import running_stack

@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from itertools import cycle, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import pytest
-from aiohttp import web
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
 
-from services.api.app.authenticator import TRUSTED_SECONDS
 from services.chassis.blobs import BlobRef
 from services.chassis.grpc.errors import remote_error
-from services.chassis.grpc.long_calls import CHECK_SECONDS
 from services.coordinator.core.retry import hand_back_delay
-from services.runner.app.modules.http_request import ANSWER_BYTES_MAX
+from tests.chaos.arena import ATTACK_SECONDS_MAX, HIDDEN, LEASE_SCALE, OPEN, SERVICES, Arena
+from tests.chaos.key_attacks import (
+    asks_for_what_services_call,
+    attaches_as_another_runner,
+    brings_two_keys,
+    watches_after_its_key_is_revoked,
+    watches_after_its_workspace_is_closed,
+)
 from tests.chaos.test_busy_runner import node
 from tests.e2e import test_secrets as secrets
-from tests.e2e import test_session_floods as sessions
 from tests.e2e.test_call_floods import CALLS, GET, PARTS, attacking, viewer
 from tests.e2e.test_fair_shares import FLOOD_MAX, SLOW
 from tests.integration.api.test_checking import HOSTILE
@@ -38,35 +42,16 @@ from tests.integration.coordinator.test_untrue_reports import stored
 from tests.integration.runner.test_rendering import METHODS
 from tests.support.api import Client, new_workspace
 from tests.support.careless_server import careless_server
-from tests.support.coordinator_stage import StageRunner
 from tests.support.probe import eventually, until
-from tests.support.stack import Stack
 from tests.unit.definition.test_words import CALLS as TEMPLATES_THAT_CALL
 from tests.unit.runner.test_egress import METADATA, PRIVATE, PRIVATE_V6, forms_of
 from windlass.api.v1 import executions_pb2, runs_pb2, workspaces_pb2
 from windlass.api.v1.resources_pb2 import Execution, OutputRef, Run
-from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
-SERVICES = ("api", "dispatcher", "coordinator", "runner")
-# The only network that the operator has opened, and an address of this machine outside of it.
-OPEN, HIDDEN = "127.0.0.1", "127.0.0.2"
 # The same address, as only some parsers read it.
 ODD_FORMS = ("2130706434", "0x7f000002", "0177.0.0.2", "127.2", "127.0.2", "0x7f.0.0.2", "①②⑦.⓪.⓪.②")
 CREDENTIALS = {"Authorization": "Bearer canary-1", "X-Api-Key": "canary-2", "Cookie": "session=canary-3"}
-ATTACK_SECONDS_MAX = 90.0
-# Shorter terms would be lost to a busy machine, and not to an attack.
-LEASE_SCALE = 0.3
-# Executions of the quiet workspace that have to end well in each attack, however soon it is over.
-SERVED_MIN = 20
-# The promised time in which calls end when their key is revoked.
-REVOKED_SECONDS_MAX = 5
-# Each of its letters is put into the text before it, so the time to decode it grows with the square of its length.
-SLOW_TEXT = b"ab-" + b"cde" * 540_000
-# Many small values: parsed, each takes many times its size.
-LARGE_JSON = b"[" + b",".join([b"{}"] * ((ANSWER_BYTES_MAX - 2) // 3)) + b"]"
 READERS = 6
-WATCHES = 40
-ATTACHES = 50
 # Longer than a silent runner would keep its leases.
 HELD_SECONDS = 25 * LEASE_SCALE
 DELAYS, SLOW_TEMPLATES = 40, 60
@@ -89,69 +74,6 @@ UNREAD: dict[str, Any] = {"calls": 300, "connections": 4, "hold_seconds": 5.0}
 DEEP_INPUT = {"x": [[[[[[[[0]]]]]]]] * 13_000}
 # They keep a child that checks busy for longer than anybody waits for a turn.
 CHECKED = 8
-
-
-class HostileServer(NamedTuple):
-    """An http server with two open origins and a hidden one, by their ports. It keeps the headers of all requests."""
-
-    home: int
-    abroad: int
-    hidden: int
-    # By the port that was asked, and the path.
-    heard: dict[tuple[int, str], list[dict[str, str]]]
-
-
-class Arena(NamedTuple):
-    """One stack, and the two workspaces that share it."""
-
-    stack: Stack
-    hostile: Client
-    quiet: Client
-    server: HostileServer
-    # The executions of the quiet workspace that have ended well.
-    served: list[str]
-
-    async def serves_on(self) -> None:
-        """Wait until the quiet workspace has been served as often as it has to be."""
-        enough = len(self.served) + SERVED_MIN
-        await until(lambda: len(self.served) >= enough, ATTACK_SECONDS_MAX, "the neighbour to be served")
-
-    async def key(self, role: workspaces_pb2.Role.ValueType) -> tuple[str, list[tuple[str, str]]]:
-        """The id and the metadata of a new key of the hostile workspace."""
-        request = workspaces_pb2.CreateApiKeyRequest(role=role, title="an attack")
-        made = await ApiKeyServiceStub(self.stack.channel()).CreateApiKey(request, metadata=self.hostile.metadata)
-        return made.api_key.key_id, [("authorization", f"Bearer {made.key}")]
-
-
-@contextlib.asynccontextmanager
-async def hostile_server() -> AsyncIterator[HostileServer]:
-    heard: dict[tuple[int, str], list[dict[str, str]]] = defaultdict(list)
-    ports: list[int] = []
-
-    async def answer(request: web.Request) -> web.Response:
-        assert request.transport is not None
-        port = request.transport.get_extra_info("sockname")[1]
-        heard[port, request.path].append(dict(request.headers))
-        if request.path == "/go":
-            raise web.HTTPFound(f"http://{OPEN}:{ports[1]}/there")
-        if request.path == "/slow":
-            return web.Response(body=SLOW_TEXT, headers={"Content-Type": "text/plain; charset=punycode"})
-        if request.path == "/large":
-            return web.Response(body=LARGE_JSON, content_type="application/json")
-        return web.Response(text="there")
-
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    for host in (OPEN, OPEN, HIDDEN):
-        await web.TCPSite(runner, host, 0).start()
-    ports += [address[1] for address in runner.addresses]
-    try:
-        home, abroad, hidden = ports
-        yield HostileServer(home, abroad, hidden, heard)
-    finally:
-        await runner.cleanup()
 
 
 def requests_of(urls: Mapping[str, str], **config: Any) -> list[dict[str, Any]]:
@@ -315,49 +237,16 @@ async def calls_methods_in_templates(arena: Arena) -> None:
     assert not await errors_of(arena, "methods", nodes)
 
 
-async def watches_after_its_key_is_revoked(arena: Arena) -> None:
-    """Its watches go on when their key is revoked, until the api looks at the key again."""
-    assert CHECK_SECONDS + TRUSTED_SECONDS < REVOKED_SECONDS_MAX
-    for name, duration in (("long", "1h"), ("term", f"{REVOKED_SECONDS_MAX}s")):
-        await arena.hostile.apply(name, [{"id": "a", "module": "sleep@1", "config": {"duration": duration}}])
-    execution = await arena.hostile.start("long")
-    key_id, metadata = await arena.key(workspaces_pb2.VIEWER)
-    request = executions_pb2.WatchExecutionRequest(execution_id=execution.id)
-    watches = [
-        arena.hostile.executions.WatchExecution(request, metadata=metadata, timeout=ATTACK_SECONDS_MAX)
-        for _ in range(WATCHES)
-    ]
-    for watch in watches:
-        await watch.read()
-    await ApiKeyServiceStub(arena.stack.channel()).RevokeApiKey(
-        workspaces_pb2.RevokeApiKeyRequest(key_id=key_id), metadata=arena.hostile.metadata
-    )
-
-    async def code(watch: Any) -> grpc.StatusCode:
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            while await watch.read() is not grpc.aio.EOF:
-                pass
-        return await watch.code()  # type: ignore[no-any-return]
-
-    ends = [asyncio.create_task(code(watch)) for watch in watches]
-    # The engine itself measures the term. It begins after the revocation.
-    assert (await arena.hostile.run("term")).state == Execution.SUCCESS
-    assert all(end.done() for end in ends)
-    assert {end.result() for end in ends} == {grpc.StatusCode.UNAUTHENTICATED}
-    await arena.hostile.cancel(execution.id)
-
-
-async def attaches_as_another_runner(arena: Arena) -> None:
-    """It attaches under the instance of the stack's own runner, with a key that may attach runners."""
-    _, metadata = await arena.key(workspaces_pb2.RUNNER)
-    target = sessions.HOPS["coordinator"].on(arena.stack)._replace(metadata=metadata)
-    find = f"SELECT instance_id FROM {target.hop.table} WHERE state = 'LIVE'"
-    ((instance_id,),) = await arena.stack.rows(find)
-    for _ in range(ATTACHES):
-        async with sessions.session(target, ATTACK_SECONDS_MAX) as stranger:
-            await stranger.say(sessions.attach_of(target.hop, instance_id))
-            assert await stranger.fault() == "INSTANCE_ENDED"
-    assert await arena.stack.rows(find) == [(instance_id,)]
+async def goes_on_from_untrue_cursors(arena: Arena) -> None:
+    """Its own runner hands delays back with cursors that would have another runner wait for years."""
+    cursors = cycle(json.dumps({"seconds_left": left}).encode() for left in (1e9, "1e9", "nan", "inf", [1e9]))
+    nodes = [{"id": f"n{number}", "module": "delay@1", "config": {"duration": "100ms"}} for number in range(20)]
+    await arena.hostile.apply("cursors", nodes)
+    async with arena.own_runner("delay@1") as runner:
+        runner.work = lambda grant: release(runner, grant, next(cursors))
+        execution = await arena.hostile.start("cursors")
+        assert (await arena.hostile.end_of(execution.id)).state == Execution.SUCCESS
+        assert runner.grants
 
 
 async def blocks_the_event_loop(arena: Arena) -> None:
@@ -399,7 +288,7 @@ async def hands_back_all_grants(arena: Arena) -> None:
     module, hand_backs = "attack.none@1", cycle((refuse, release))
     nodes = [{"id": f"n{number}", "module": module} for number in range(HANDED_BACK)]
     await arena.hostile.apply("hand-backs", nodes)
-    async with own_runner(arena, module) as runner:
+    async with arena.own_runner(module) as runner:
         runner.work = lambda grant: next(hand_backs)(runner, grant)
         execution = await arena.hostile.start("hand-backs")
         await until(lambda: len(runner.grants) >= HANDED_BACK * HAND_BACKS, ATTACK_SECONDS_MAX, "the hand-backs")
@@ -430,32 +319,10 @@ async def reports_outputs_that_it_has_not(arena: Arena) -> None:
         "invented": (own.key.replace(own.sha256, sha256), sha256, own.size_bytes),
         "empty": (own.key, own.sha256, 0),
     }
-    async with own_runner(arena, module) as runner:
+    async with arena.own_runner(module) as runner:
         runner.work = lambda grant: runner.report(grant, stored(BlobRef(*untrue[grant.node])))
         errors = await errors_of(arena, "untrue", [{"id": id, "module": module} for id in untrue])
     assert errors == dict.fromkeys(untrue, "OUTPUT_REF_INVALID")
-
-
-@contextlib.asynccontextmanager
-async def own_runner(arena: Arena, module: str) -> AsyncIterator[StageRunner]:
-    """A runner of the hostile workspace, which alone has this module."""
-    _, metadata = await arena.key(workspaces_pb2.RUNNER)
-    runner = StageRunner(
-        "hostile",
-        lambda _: arena.stack.channel("coordinator"),
-        modules=[module],
-        metadata=tuple(metadata),
-        lease_scale=LEASE_SCALE,
-    )
-    runner.attach(arena.stack.member("coordinator").grpc)
-    serving = asyncio.create_task(runner.holder.run(runner.addresses.changes()))
-    try:
-        await until(lambda: runner.holder.sessions_live, ATTACK_SECONDS_MAX, "the runner to attach")
-        yield runner
-    finally:
-        await runner.holder.stop()
-        serving.cancel()
-        await asyncio.wait([serving])
 
 
 async def starves_low_priorities(arena: Arena) -> None:
@@ -539,6 +406,10 @@ ATTACKS: dict[str, Callable[[Arena], Coroutine[Any, Any, None]]] = {
         redirects_with_credentials,
         sends_secrets_that_fail,
         watches_after_its_key_is_revoked,
+        watches_after_its_workspace_is_closed,
+        brings_two_keys,
+        goes_on_from_untrue_cursors,
+        asks_for_what_services_call,
         attaches_as_another_runner,
         calls_methods_in_templates,
         fills_all_places,

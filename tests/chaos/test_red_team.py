@@ -20,7 +20,8 @@ import pytest_asyncio
 from services.chassis.grpc.limits import MEBIBYTE
 from services.rendering.__main__ import MEMORY_BYTES_MAX, MEMORY_PER_REQUEST_BYTE
 from services.runner.app.attempt import LOADED_BYTES_MAX
-from tests.chaos.attacks import ATTACKS, LEASE_SCALE, OPEN, SERVED_MIN, SERVICES, Arena, hostile_server
+from tests.chaos.arena import LEASE_SCALE, OPEN, SERVED_MIN, SERVICES, Arena, hostile_server
+from tests.chaos.attacks import ATTACKS
 from tests.support.api import Client, new_workspace
 from tests.support.postgres import reachable_directory
 from tests.support.stack import Stack, running_stack

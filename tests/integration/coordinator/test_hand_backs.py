@@ -22,11 +22,11 @@ def refuse(runner: StageRunner, grant: Any) -> None:
     runner.holder.refuse(grant.lease.lease_id, grant.lease.epoch, "UNKNOWN_MODULE")
 
 
-def release(runner: StageRunner, grant: Any) -> None:
+def release(runner: StageRunner, grant: Any, cursor: bytes = b"") -> None:
     report = runs_pb.RunReport()
     report.head.report_id = runner.holder.new_report_id()
     report.head.lease_id, report.head.epoch = grant.lease.lease_id, grant.lease.epoch
-    report.released.reason = "RENDERER_BUSY"
+    report.released.reason, report.released.cursor = "RENDERER_BUSY", cursor
     runner.holder.report(report.head.report_id, grant.lease.lease_id, grant.lease.epoch, report, ends_lease=True)
 
 
