@@ -277,6 +277,17 @@ def _paused(story: Story) -> None:
     story.wake()
 
 
+def _answered(story: Story) -> None:
+    """A command that is refused, and one that has nothing to change."""
+    story.start()
+    story.resume("resume1")
+    story.pause("pause1")
+    story.pause("pause2")
+    story.resume("resume2")
+    story.pause("pause2")
+    story.do("a")
+
+
 def _with_children(story: Story) -> None:
     """The first child fails, the second does the same work well, and the last is cancelled with its parent."""
     story.start(input=b'{"n":7}', parent_execution_id=EXECUTION_ID, depth=3)
@@ -500,6 +511,7 @@ STORIES = {
         },
         _compensated,
     ),
+    "answered": Scene({"nodes": [node("a")]}, _answered),
     "paused": Scene(
         {
             "nodes": [node("a", retry={"attempts": 2}), node("s", "sleep@1", config={"duration": "60s"})],

@@ -42,10 +42,10 @@ wakes it.
 Commands of people
 ------------------
 A command that a person gives has a message id, and the event that answers it carries this id: the event says what was
-changed, or it is a CommandRefused. The state remembers the newest answers, so a repeated command gets the first one,
-whoever holds the execution by then (`answers.py`). While an execution is paused, no work is granted, no control node
-begins, and the timers of backoffs and waits are kept apart. Everything else goes on: runs finish, and what follows from
-them is kept until the execution is resumed.
+changed, or it is a CommandRefused or a CommandChangedNothing. The state remembers the newest answers, so a repeated
+command gets the first one, whoever holds the execution by then (`answers.py`). While an execution is paused, no work is
+granted, no control node begins, and the timers of backoffs and waits are kept apart. Everything else goes on: runs
+finish, and what follows from them is kept until the execution is resumed.
 
 A loop (`controls/for_each.py`, `controls/repeat.py`) is a control node with items. These are work of the same node with
 the iterations 1 to n. The outcome of an item is judged by its loop (`loops.py`) as that of a node is judged by the

@@ -1,10 +1,10 @@
 """Answers each command of a person once.
 
 The answer is an event that carries the command's message id: the event says what was changed, or it is a
-CommandRefused. The state remembers the newest answers (`fold/answers.py`), so a repeated command gives no events and
-gets the first answer, whoever holds the execution by then. The message id ends with a digest of the content, so a
-command that has the request id of an earlier one, and other content, is known and refused. Nothing is added to the
-journal of a final execution, so a command that it refuses is answered by its end.
+CommandRefused or a CommandChangedNothing. The state remembers the newest answers (`fold/answers.py`), so a repeated
+command gives no events and gets the first answer, whoever holds the execution by then. The message id ends with a
+digest of the content, so a command that has the request id of an earlier one, and other content, is known and refused.
+Nothing is added to the journal of a final execution, so a command that it refuses is answered by its end.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from services.coordinator.core.commands import PersonCommand
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
-from services.coordinator.core.events import CommandRefused
+from services.coordinator.core.events import CommandChangedNothing, CommandRefused, Event
 from services.coordinator.core.fold.answers import answer_to, request_of
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
@@ -24,7 +24,7 @@ _REUSED = CommandRefusal(RefusalReason.REQUEST_ID_REUSED, "this request_id was u
 
 
 def answered_once(handler: PersonHandler[_Command]) -> PersonHandler[_Command]:
-    """Gives the handler each command once, and puts its refusal on record."""
+    """Gives the handler each command once, and puts the answer on record if no other event has it."""
 
     def handle(turn: Turn, command: _Command) -> CommandRefusal | None:
         request, digest = request_of(command.message_id)
@@ -35,12 +35,17 @@ def answered_once(handler: PersonHandler[_Command]) -> PersonHandler[_Command]:
             return CommandRefusal(RefusalReason(before.reason), before.message) if before.reason else None
         else:
             refusal = _REUSED
-        if refusal is not None and not turn.execution.is_final:
-            reason, message = refusal.reason.value, refusal.message
-            turn.emit(CommandRefused(turn.now, command.message_id, command.caller, reason, message))
+        if not turn.events and not turn.execution.is_final:
+            turn.emit(_on_record(turn, command, refusal))
         return refusal
 
     return handle
+
+
+def _on_record(turn: Turn, command: PersonCommand, refusal: CommandRefusal | None) -> Event:
+    if refusal is None:
+        return CommandChangedNothing(turn.now, command.message_id, command.caller)
+    return CommandRefused(turn.now, command.message_id, command.caller, refusal.reason.value, refusal.message)
 
 
 def ended(execution: Execution) -> CommandRefusal | None:

@@ -125,6 +125,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             | ev.DeadLetterResolved()
             | ev.RunQuarantined()
             | ev.CommandRefused()
+            | ev.CommandChangedNothing()
             | ev.ChildStarted()
             | ev.WorkHeldBack()
             | ev.WorkLetThrough()

@@ -121,8 +121,22 @@ def test_an_execution_that_was_paused_in_the_queue_begins_nothing():
 def test_a_pause_of_a_paused_execution_changes_nothing():
     story = started()
     story.pause()
+    before = story.execution.paused_by
     again = story.pause("another")
-    assert (again.events, again.refusal, story.state) == ([], None, "PAUSED")
+    assert (names(again), again.refusal) == (["CommandChangedNothing"], None)
+    assert (story.state, story.execution.paused_by) == ("PAUSED", before)
+
+
+@pytest.mark.parametrize("is_after_takeover", [False, True])
+def test_a_pause_that_changed_nothing_does_not_pause_an_execution_that_was_resumed_since(is_after_takeover):
+    story = started()
+    story.pause()
+    story.pause("another")
+    story.resume()
+    if is_after_takeover:
+        story = story.again()
+    repeat = story.pause("another")
+    assert (repeat.events, repeat.refusal, story.state) == ([], None, "RUNNING")
 
 
 @pytest.mark.parametrize("is_after_takeover", [False, True])

@@ -24,7 +24,7 @@ CHANGED = {
 }
 # The share of a golden journal that is decided anew. A retry of a person, for example, is not in the journal whole, and
 # neither is the end of a child.
-SHARES = {"children": 0.5, "dead_letters": 0.5, "forked": 0.3, "held_child": 0.5, "reopened": 0.7}
+SHARES = {"answered": 0.7, "children": 0.5, "dead_letters": 0.5, "forked": 0.3, "held_child": 0.5, "reopened": 0.7}
 
 
 def redecided(definition, appends):

@@ -84,7 +84,10 @@ LEDGER = {
     "cancel": row(
         final=[NOTHING, "EXECUTION_FINAL"], stopping=[NOTHING], **each(OPEN, "StopOrdered")
     ),
-    "pause": row(**each((FINAL, STOPPING), "EXECUTION_FINAL"), paused=[NOTHING], **each(GOING_ON, "ExecutionPaused")),
+    "pause": row(
+        **each((FINAL, STOPPING), "EXECUTION_FINAL"), paused=["CommandChangedNothing"],
+        **each(GOING_ON, "ExecutionPaused"),
+    ),
     "resume": row(
         **each((FINAL, STOPPING), "EXECUTION_FINAL"), paused=["ExecutionResumed"],
         **each(GOING_ON, "EXECUTION_NOT_PAUSED"),

@@ -14,6 +14,7 @@ Hazard: events are mutable because frozen dataclasses are slower to make. Nobody
 from typing import TypeAlias
 
 from services.coordinator.core.events.executions import (
+    CommandChangedNothing,
     CommandRefused,
     CompensationStarted,
     DeadLetterResolved,
@@ -84,7 +85,8 @@ from services.coordinator.core.events.waits import (
 _OfStart: TypeAlias = ExecutionStarted | ExecutionAdopted
 _OfEnd: TypeAlias = OutputRequested | StopOrdered | CompensationStarted | ExecutionFinished
 _OfPause: TypeAlias = ExecutionPaused | ExecutionResumed
-_OfPeople: TypeAlias = _OfPause | ExecutionReopened | DeadLetterResolved | RunQuarantined | CommandRefused
+_OfAnswers: TypeAlias = CommandRefused | CommandChangedNothing
+_OfPeople: TypeAlias = _OfPause | ExecutionReopened | DeadLetterResolved | RunQuarantined | _OfAnswers
 _OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
 _OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
 _OfWork: TypeAlias = ControlRendered | WorkRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
@@ -108,6 +110,7 @@ __all__ = [
     "ChildRefused",
     "ChildRequested",
     "ChildStarted",
+    "CommandChangedNothing",
     "CommandRefused",
     "CompensationStarted",
     "Consequences",

@@ -185,3 +185,13 @@ class CommandRefused:
     # A RefusalReason.
     reason: str
     message: str
+
+
+@dataclass(slots=True)
+class CommandChangedNothing:
+    """A command of a person fitted the state, and there was nothing to change. A repeat gets the same answer, although
+    there may be something to change by then."""
+
+    time: Instant
+    message_id: str
+    caller: str

@@ -70,6 +70,7 @@ BOOKKEEPING: Mapping[type[ev.Event], Callable[[Execution, Any], None]] = {
     ev.DeadLetterResolved: dead_letters.dead_letter_resolved,
     ev.RunQuarantined: dead_letters.run_quarantined,
     ev.CommandRefused: answers.command_refused,
+    ev.CommandChangedNothing: answers.command_changed_nothing,
 }
 assert BOOKKEEPING.keys() == set(get_args(ev.Event)), "an event has no bookkeeping"
 

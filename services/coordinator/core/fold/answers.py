@@ -44,3 +44,7 @@ def _kind_of(request: str) -> str:
 
 def command_refused(execution: Execution, event: ev.CommandRefused) -> None:
     remember(execution, event.message_id, Answer(event.reason, event.message))
+
+
+def command_changed_nothing(execution: Execution, event: ev.CommandChangedNothing) -> None:
+    remember(execution, event.message_id)

@@ -24,7 +24,8 @@ class ExecutionCommand(_message.Message):
     """A command that a person gave to one execution. Api makes it and brings it into the mailbox of the execution as
     `ExecutionMessage.command` (windlass.dispatcher.v1); dispatchers do not look into it. The coordinator that holds the
     execution decides it. The event that follows carries the message_id: it says what was changed, or it is a
-    CommandRefused with the reason. Without an event, nothing was to be changed.
+    CommandRefused with the reason, or a CommandChangedNothing. Nothing is added to the journal of an execution that has
+    ended, unless the command changes it.
 
     A coordinator that does not know the command leaves it in the mailbox for a newer one. A cancel is a message of its own
     (ExecutionMessage.Cancel), because dispatchers act on it too.
