@@ -148,6 +148,7 @@ class ApiService:
         self._dead_letters = DeadLetters(
             CoordinatorDeadLetters(self._coordinators),
             DispatcherDeadLetters(self._dispatchers),
+            self._reads,
             self._commands,
             self._clock,
         )

@@ -15,7 +15,7 @@ from tests.support.api import Client, new_workspace
 from tests.support.probe import eventually
 from tests.support.stack import Stack
 from windlass.api.v1 import dead_letters_pb2 as pb
-from windlass.api.v1 import resources_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2
 from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
 Execution = resources_pb2.Execution
@@ -182,18 +182,38 @@ async def test_held_node_waits_for_a_person(letters: Letters) -> None:
 
 async def test_run_is_set_aside_by_hand(letters: Letters) -> None:
     execution = await letters.client.start("waits")
-
-    async def is_running() -> Any:
-        return await letters.client.runs_of(execution.id)
-
-    (run,) = await eventually(is_running, 20.0, "the run")
-    request = pb.QuarantineRunRequest(run_id=run.id, notes="it hangs")
-    letter = (await letters.client.call(letters.stub.QuarantineRun, request)).dead_letter
+    run = await newest_run(letters.client, execution.id, 1)
+    letter = await set_aside(letters, run.id)
     assert (letter.id, letter.reason, letter.error.message) == (run.id, DeadLetter.MANUAL, "it hangs")
     assert (await letters.client.end_of(execution.id)).state == Execution.FAILED
-    assert await refused(letters.client.call(letters.stub.QuarantineRun, pb.QuarantineRunRequest(run_id="x"))) == (
-        "RUN_NOT_FOUND"
-    )
+
+
+async def test_a_run_can_be_set_aside_although_somebody_named_it_before_there_was_such_a_run(letters: Letters) -> None:
+    execution = await letters.client.start("waits")
+    first = await newest_run(letters.client, execution.id, 1)
+    for unknown in ("x", f"{execution.id}.2"):
+        assert await refused(set_aside(letters, unknown)) == "RUN_NOT_FOUND"
+    await set_aside(letters, first.id)
+    await letters.client.end_of(execution.id)
+    retry = executions_pb2.RetryExecutionRequest(execution_id=execution.id)
+    await letters.client.call(letters.client.executions.RetryExecution, retry)
+    second = await newest_run(letters.client, execution.id, 2)
+    assert second.id == f"{execution.id}.2"
+    assert (await set_aside(letters, second.id)).reason == DeadLetter.MANUAL
+    assert (await letters.client.end_of(execution.id)).state == Execution.FAILED
+
+
+async def newest_run(client: Client, execution_id: str, count: int) -> resources_pb2.Run:
+    async def is_there() -> Any:
+        runs = await client.runs_of(execution_id)
+        return runs[-1] if len(runs) == count else None
+
+    return await eventually(is_there, 20.0, "the run")
+
+
+async def set_aside(letters: Letters, run_id: str) -> Any:
+    request = pb.QuarantineRunRequest(run_id=run_id, notes="it hangs")
+    return (await letters.client.call(letters.stub.QuarantineRun, request)).dead_letter
 
 
 @pytest.mark.parametrize("workflow", ["left", "tried"])

@@ -20,6 +20,7 @@ from services.api.app.ports import (
     FailedRequeue,
     FailedResolution,
     RunDeadLetters,
+    RunViews,
 )
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
@@ -37,9 +38,12 @@ Matches = Callable[[DeadLetterView], bool]
 
 
 class DeadLetters:
-    def __init__(self, runs: RunDeadLetters, failed: FailedExecutions, commands: Commands, clock: Clock) -> None:
+    def __init__(
+        self, runs: RunDeadLetters, failed: FailedExecutions, run_views: RunViews, commands: Commands, clock: Clock
+    ) -> None:
         self._runs = runs
         self._failed = failed
+        self._run_views = run_views
         self._commands = commands
         self._clock = clock
 
@@ -93,6 +97,10 @@ class DeadLetters:
         return await of.outcome_after(letter)
 
     async def quarantine(self, workspace: str, run_id: str, command: NewCommand) -> DeadLetterView:
+        run = await self._run_views.run_view(run_id)
+        if run is None or run.workspace != workspace:
+            # The execution would remember this answer, and give it once more when there is such a run.
+            raise refusals.run_not_found(run_id)
         await self._commands.give(workspace, command)
         return await self.find(workspace, run_id)
 

@@ -52,7 +52,7 @@ async def redriven(
         return outcome(letter.quarantine_time)
 
     nobody: Any = None
-    redriver = Redriver(DeadLetters(nobody, nobody, nobody, nobody), ManualClock())
+    redriver = Redriver(DeadLetters(nobody, nobody, nobody, nobody, nobody), ManualClock())
     return resolved, [state async for state in redriver.run(letters(count), resolve, outcome_of)]
 
 
