@@ -1,46 +1,70 @@
-"""docs/commands.md says what each command of a person does in each state. The core is asked the same."""
+"""docs/commands.md says what each command of a person does in each state. The core is asked the same.
 
-from pathlib import Path
-from typing import Any
+What becomes of a command to a queued execution is decided by api, and compared in tests/e2e/test_commands_page.py.
+"""
+
+from typing import Any, get_args
 
 import pytest
 
 from services.coordinator.core.commands import (
     Cancel,
+    Command,
+    CompleteRun,
+    DecideApproval,
     Discard,
+    FailRun,
+    HeartbeatRun,
     MarkFixed,
     Pause,
+    PersonCommand,
     Quarantine,
     Requeue,
     Resume,
     Retry,
     Signal,
+    Start,
 )
-from tests.support.story import Story, chain, edge, node
+from services.coordinator.core.events import CommandChangedNothing
+from services.coordinator.core.forking import finished_work
+from services.coordinator.core.handlers import handle
+from services.coordinator.core.state import Execution
+from services.coordinator.core.values import ApprovalChoice, Error, ErrorClass, ExecutionState, Origin
+from tests.support.commands_page import QUEUED, table
+from tests.support.story import EXECUTION_ID, Story, chain, edge, node
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/commands.md"
 LEASE: Any = {"epoch": 9, "holder": "c9"}
-# Every story has the dead letter of run 1, and, while it goes on, the live run 2.
+# The runs of every story: a node that asks people, one that fails for good, and one that is under way while it is
+# RUNNING or PAUSED.
+ASK, BAD, OTHER = 1, 2, 3
 COMMANDS: dict[str, Any] = {
     "cancel": lambda: Cancel("m", "enough", "ann"),
     "pause": lambda: Pause("m", "ann"),
     "resume": lambda: Resume("m", "ann"),
     "signal": lambda: Signal("m", "ann", "go", b"{}"),
+    "decide": lambda: DecideApproval("m", "ann", "k2", "ADMIN", ASK, ApprovalChoice.REJECT),
+    "complete": lambda: CompleteRun("m", "", OTHER, b"{}"),
+    "fail": lambda: FailRun("m", "", OTHER, Error(ErrorClass.PERMANENT, "X", "x"), 0.5),
+    "heartbeat": lambda: HeartbeatRun("m", "", OTHER, 0.5),
+    "quarantine": lambda: Quarantine("m", "ann", OTHER),
     "retry": lambda: Retry("m", "ann", **LEASE),
-    "requeue": lambda: Requeue("m", "ann", 1, **LEASE),
-    "fix": lambda: MarkFixed("m", "ann", 1, b"{}", **LEASE),
-    "discard": lambda: Discard("m", "ann", 1, **LEASE),
-    "quarantine": lambda: Quarantine("m", "ann", 2),
+    "requeue": lambda: Requeue("m", "ann", BAD, **LEASE),
+    "fix": lambda: MarkFixed("m", "ann", BAD, b"{}", **LEASE),
+    "discard": lambda: Discard("m", "ann", BAD, **LEASE),
+    # It is given to the origin, and starts another execution.
+    "fork": lambda: Start(1, "c9", Origin("w", "story", 1, "v", origin_execution_id=EXECUTION_ID, origin_seq=1)),
 }
 
 
 def running() -> Story:
     edges = [edge("other", "nap"), *chain("bad", "after")]
     nap = node("nap", "sleep@1", config={"duration": "60s"})
-    story = Story([node("bad", retry={"attempts": 1}), node("other"), nap, node("after")], edges, timeout="600s")
+    ask = node("ask", "approval@1", config={"title": "Pay?"})
+    story = Story([ask, node("bad", retry={"attempts": 1}), node("other"), nap, node("after")], edges, timeout="600s")
     story.start()
     story.assign("bad", "other")
     story.fail("bad")
+    assert [story.run(id).number for id in ("ask", "bad", "other")] == [ASK, BAD, OTHER]
     return story
 
 
@@ -57,18 +81,18 @@ def paused() -> Story:
 
 
 def success() -> Story:
-    story = Story([node("bad"), node("other")])
-    story.start()
-    story.assign("bad", "other")
-    story.fail("bad")
-    story.succeed("other")
-    story.give(Requeue, 1, message_id="before")
-    story.do("bad")
-    return story
+    story = waiting()
+    story.give(Requeue, BAD, message_id="before")
+    story.do("bad", "after")
+    return at_its_end(story)
 
 
 def failed() -> Story:
-    story = waiting()
+    return at_its_end(waiting())
+
+
+def at_its_end(story: Story) -> Story:
+    story.when(DecideApproval("before2", "ann", "k1", "ADMIN", ASK, ApprovalChoice.APPROVE))
     story.wake()
     return story
 
@@ -99,19 +123,16 @@ STATES = {
 
 
 def answer(story: Story, command: str) -> str:
-    decision = story.when(COMMANDS[command]())
+    made = COMMANDS[command]()
+    if isinstance(made, Start):
+        made.finished = finished_work(story.execution, "")
+        decision: Any = handle(Execution(EXECUTION_ID, story.definition), made, story.now)
+    else:
+        decision = story.when(made)
     if decision.refusal is not None:
         return f"`{decision.refusal.reason.value}`"
-    return "done" if decision.events else "OK, no change"
-
-
-def table() -> dict[tuple[str, str], str]:
-    """The first table of the page."""
-    (first,) = [part for part in PAGE.read_text().split("\n\n") if part.startswith("| command |")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in first.splitlines()]
-    head, _, *body = rows
-    cells = [(row[0].strip("`"), zip(head[1:], row[1:], strict=True)) for row in body]
-    return {(command, state.strip("`")): cell for command, row in cells for state, cell in row}
+    changes = [event for event in decision.events if not isinstance(event, CommandChangedNothing)]
+    return "done" if changes else "OK, no change"
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -119,4 +140,13 @@ def table() -> dict[tuple[str, str], str]:
 def test_every_cell_of_the_page_is_what_the_core_says(command: str, state: str) -> None:
     story = STATES[state]()
     assert story.state == state
-    assert table()[command, state] == answer(story, command)
+    assert table()[command][state] == answer(story, command)
+
+
+def test_the_page_has_every_command_of_people_and_every_state() -> None:
+    rows = table()
+    assert list(rows) == list(COMMANDS)
+    for cells in rows.values():
+        assert list(cells) == [QUEUED, *STATES] == [state.value for state in ExecutionState]
+    of_people = {kind for kind in get_args(Command) if issubclass(kind, PersonCommand)}
+    assert {type(make()) for make in COMMANDS.values()} == {*of_people, Cancel, Start}
