@@ -454,17 +454,6 @@ def test_a_run_that_ended_has_no_backstop_any_more():
     assert story.execution.next_wake() == 0
 
 
-def test_independent_completions_commute():
-    def ended(order):
-        story = begun(node("a"), node("b"), node("c"), edges=[edge("a", "c"), edge("b", "c")])
-        for id in order:
-            story.succeed(id)
-        story.do("c")
-        return story.states, story.execution.output, summary(story.execution)
-
-    assert ended("ab") == ended("ba")
-
-
 def test_deciding_is_deterministic():
     story = begun()
     report = ReportSuccess(1, 2, b"{}")
