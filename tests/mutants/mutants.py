@@ -592,12 +592,22 @@ SIMULATED: Final = [
     Mutant(
         "append_of_unknown_outcome_treated_as_another_holders",
         *(_COORDINATOR, "CommitLoop._is_ours", not_compared("fence")),
-        "test_promises_hold_in_every_world[0]",
+        "test_promises_hold_in_every_world[100]",
     ),
     Mutant(
         "credit_below_zero_costs_a_place",
         *(_CHASSIS, "divide", answered("max", "stream.left", where="left")),
         "test_promises_hold_in_every_world[200]",
+    ),
+    Mutant(
+        "timers_that_fire_while_paused",
+        *(_COORDINATOR, "hold_timers", taken_as("HELD_BY_PAUSE", "()")),
+        "test_promises_hold_in_every_world[0]",
+    ),
+    Mutant(
+        "dead_letter_resolved_again",
+        *(f"{_COORDINATOR}/core/handlers", "_pending", not_compared("PENDING")),
+        "test_promises_hold_in_every_world[0]",
     ),
     Mutant(
         "slots_not_counted",
