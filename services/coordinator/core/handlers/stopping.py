@@ -2,7 +2,7 @@
 
 from services.coordinator.core.commands import Cancel
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
-from services.coordinator.core.fold.answers import request_of
+from services.coordinator.core.fold.answers import answer_to, request_of
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import SECOND, ExecutionState, FinalError
 
@@ -10,7 +10,7 @@ from services.coordinator.core.values import SECOND, ExecutionState, FinalError
 def cancel(turn: Turn, command: Cancel) -> CommandRefusal | None:
     execution = turn.execution
     request, digest = request_of(command.message_id)
-    if digest and request in execution.answers:
+    if digest and answer_to(execution, request) is not None:
         # It has ended the execution before, which was reopened since.
         return None
     if execution.is_final and execution.state is not ExecutionState.CANCELLED:
