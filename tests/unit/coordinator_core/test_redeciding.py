@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from services.coordinator.core import commands
-from services.coordinator.core.events import Consequences, Event, RunSucceeded
+from services.coordinator.core.events import Consequences, Event, RunSucceeded, WaitEnded, WaitOutcome
 from services.coordinator.core.redeciding import Redecider
 from services.coordinator.core.replaying import Replay
 from services.coordinator.core.state import Execution
@@ -256,3 +256,13 @@ def test_a_child_that_ends_when_the_deadline_has_passed_is_not_taken_for_the_tim
     assert story.state == "SUCCESS"
     found = again(story)
     assert (found.redecided, found.difference) == (3, None)
+
+
+def test_the_end_of_a_wait_that_no_timer_explains_is_folded():
+    story = Story([node("s", "sleep@1", config={"duration": "5s"})])
+    story.start()
+    story.later(2)
+    appends = [[stored.event for stored in unseal(row)] for row in story.stored]
+    early = WaitEnded(story.now, story.work("s").key, 1, WaitOutcome.EXPIRED)
+    found = redecided(story.definition, [*appends, [early]])
+    assert (found.redecided, found.difference) == (len(story.journal), None)
