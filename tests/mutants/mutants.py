@@ -488,7 +488,7 @@ BULK_JOBS: Final = [
     ),
     Mutant(
         "cancel_of_a_request_carried_out_again",
-        *(f"{_COORDINATOR}/core/handlers", "cancel", taken_as("execution.answers", "()")),
+        *(f"{_COORDINATOR}/core/handlers", "cancel", answered("answer_to", "None")),
         "test_the_cancel_of_a_request_does_not_end_the_execution_again_after_it_was_reopened[the same holder]",
     ),
 ]
