@@ -186,6 +186,8 @@ def each(random: Random) -> Workload:
     """A loop over some items."""
     count = random.randint(1, 5)
     body = {name: value for name, value in _work(random, "body").items() if name != "id"}
+    # All items together take no longer than other work, or a workspace with one slot is not done in time.
+    body["config"]["seconds"] /= count
     config = {"items": list(range(count)), "maxParallel": random.randint(1, 3), "body": body}
     nodes = [{"id": "loop", "module": "for_each@1", "config": config}, _work(random, "after")]
     effects = frozenset(["loop", "after"])
