@@ -88,7 +88,7 @@ async def test_a_runner_that_cannot_evaluate_what_ends_a_loop_is_not_called_busy
 
 
 async def test_a_queued_execution_names_the_one_that_has_the_slot(shared_stack: Stack) -> None:
-    client = await new_workspace(shared_stack, "one-slot", executions_max=1)
+    client = await new_workspace(shared_stack, "one-slot-taken", executions_max=1)
     await client.apply("slow", [{"id": "a", "module": "delay@1", "config": {"duration": "600s"}}])
     first = await client.start("slow")
     await blocked_by(client, first.id, "RUNNING")
