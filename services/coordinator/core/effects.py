@@ -73,9 +73,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
             # It comes as often as a lease, so it is not asked for behind all that follows.
             return ()
         case ev.RunFailed() if not event.is_reported:
-            run = execution.runs[event.run - 1]
-            reason = LEASE_ENDED if event.reason is FailureReason.MANUAL else NODE_TIMEOUT
-            return (StopRun(run.number, run.epoch, run.instance_id, reason),) if run.instance_id else ()
+            return _stop_of_failed(execution, event)
         case ev.StopOrdered():
             return _stops(execution, event.outcome)
         case ev.LoopClosed():
@@ -143,6 +141,13 @@ def _grant(execution: Execution, run: Run) -> Sequence[Effect]:
     seen = seen_nodes(execution, run.work) if run.work.is_templated else NOTHING_SEEN
     item = None if run.work.loop is None else item_of(run.work)
     return (GrantRun(run, seen.outputs, seen.without_output, item),)
+
+
+def _stop_of_failed(execution: Execution, event: ev.RunFailed) -> Sequence[Effect]:
+    """Its runner does not know that the run has failed."""
+    run = execution.runs[event.run - 1]
+    reason = LEASE_ENDED if event.reason is FailureReason.MANUAL else NODE_TIMEOUT
+    return (StopRun(run.number, run.epoch, run.instance_id, reason),) if run.instance_id else ()
 
 
 def resume_effects(execution: Execution) -> Sequence[Effect]:
