@@ -1,6 +1,7 @@
 """Server reflection under both names of its protocol, so that tools like grpcurl need no proto file.
 
-It tells of the files that the described services need, and of no other that this process knows.
+It tells of the files that the described services and the details of refusals need, and of no other that this process
+knows.
 
 grpcio-reflection serves only v1alpha. v1 is the same protocol under another package name, so the implementation is
 registered under both, and a descriptor of v1 is derived, so that v1 can describe itself.
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
@@ -34,7 +36,7 @@ def handlers(services: Iterable[str]) -> dict[str, dict[str, grpc.RpcMethodHandl
 
 
 class _Files:
-    """The files of the default pool that the services are in, or that these need. It also finds
+    """The files of the default pool that the services and the details of refusals are in, or need. It also finds
     `package.Service.Method`, as `grpcurl describe` expects."""
 
     def __init__(self, services: Iterable[str]) -> None:
@@ -42,6 +44,7 @@ class _Files:
         self._names: set[str] = set()
         for service in services:
             self._add(self._pool.FindServiceByName(service).file)
+        self._add(error_details_pb2.DESCRIPTOR)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)

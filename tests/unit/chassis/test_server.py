@@ -88,6 +88,8 @@ async def test_reflection_tells_everything_to_anyone(counter: Counter, name: str
         assert service in described
     method = await ask(file_containing_symbol="shoes.v1.ShopService.Buy")
     assert method.file_descriptor_response.file_descriptor_proto
+    detail = await ask(file_containing_symbol="google.rpc.ErrorInfo")
+    assert detail.file_descriptor_response.file_descriptor_proto, "tools show the details of refusals"
     for unknown in ("shoes.v1.ShopService.Give", "shoes.v1.Nothing", "nothing"):
         answer = await ask(file_containing_symbol=unknown)
         assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
