@@ -2,7 +2,7 @@
 
 Each ends by itself, and asserts that it was refused or bounded as it should be. Whether the neighbour keeps its service
 meanwhile is in test_red_team.py. Nothing here leaves this machine: addresses that are not its own must be refused.
-A mutant opens the door that each of them tries (tests/mutants/mutants.py), and then its test must fail.
+A mutant opens the door that each of them tries (tests/mutants/doors.py), and then its test must fail.
 """
 
 from __future__ import annotations

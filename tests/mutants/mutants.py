@@ -4,10 +4,9 @@ A mutant changes the meaning of one name in one folder (changes.py), wherever th
 has gone, test_mutants.py says so, and the mutant has to name the new one.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from tests.mutants.changes import (
-    Change,
     also,
     answered,
     never_refused,
@@ -18,15 +17,9 @@ from tests.mutants.changes import (
     taken_as,
     without_element,
 )
-
-
-class Mutant(NamedTuple):
-    name: str
-    folder: str
-    place: str
-    change: Change
-    killed_by: str
-
+from tests.mutants.doors import RED_TEAM
+from tests.mutants.mutant import Mutant
+from tests.mutants.simulated import SIMULATED
 
 _API: Final = "services/api"
 _CHASSIS: Final = "services/chassis"
@@ -382,41 +375,6 @@ TEMPLATES: Final = [
     ),
 ]
 
-# For each attack of tests/chaos/attacks.py: where the door is that it tries, and how to open it. None of these lets a
-# test call an address that is not of this machine.
-DOORS: Final[dict[str, tuple[str, str, Change]]] = {
-    "opens_calls_without_end": (_CHASSIS, "Shares.take", not_compared("portions")),
-    "sends_parts_of_messages": (_CHASSIS, "Shares.take", not_compared("portions")),
-    "opens_streams_without_frames": (_CHASSIS, "_work_on_stream", answered("read", "{arguments}.read()")),
-    "waits_with_large_inputs": (_CHASSIS, "Guard._holding", answered("held_by_request", "1")),
-    "leaves_answers_unread": (_CHASSIS, "Guard", answered("held_by_answer", "0")),
-    "answers_in_a_slow_charset": (_RENDERING, "codec_of", not_compared("codec")),
-    "reads_huge_outputs": (_RUNNER, "read", answered("is_plain_document", "True")),
-    "blocks_the_event_loop": (f"{_RUNNER}/app", "call", answered("call", "_awaited(function, *given)", "module_loop")),
-    "calls_private_addresses": (
-        *(_RUNNER, "Egress.permits"),
-        answered("_is_public", "{arguments}.is_loopback or _is_public({arguments})"),
-    ),
-    "redirects_with_credentials": (_RUNNER, "_Headers.__call__", answered("origin", "1")),
-    "sends_secrets_that_fail": (_RUNNER, "SentSecrets.withheld_from", answered("replace", "{receiver}")),
-    "watches_after_its_key_is_revoked": (_CHASSIS, "LongCalls._check", answered("cancel", "None")),
-    "watches_after_its_workspace_is_closed": (_API, "_is_good", taken_as("key.is_workspace_closed", "False")),
-    "brings_two_keys": (_CHASSIS, "Guard._admit", not_compared("key")),
-    "goes_on_from_untrue_cursors": (_RUNNER, "seconds_left", answered("min", "float(left)")),
-    "asks_for_what_services_call": (_CHASSIS, "_Files._known", not_compared("file")),
-    "attaches_as_another_runner": (_CHASSIS, "_OPEN", sql_not_compared("t.opened_by")),
-    "calls_methods_in_templates": (_RENDERING, "_Data.of", answered("needs_guard", "False")),
-    "fills_all_places": (_COORDINATOR, "RunnerScope.reserved", taken_as("self._reserve", "0")),
-    "renders_slow_templates": (_RENDERING, "RenderingChildren.submit", taken_as("workspace", "''")),
-    "hands_back_all_grants": (_COORDINATOR, "_Line._may_have", answered("is_barred", "False")),
-    "reports_outputs_that_it_has_not": (_COORDINATOR, "_is_own", answered("is_blob_of", "True")),
-    "starves_low_priorities": (
-        *(_DISPATCHER, "CLAIM"),
-        sql_replaced("urgent DESC, q.order_time", "urgent DESC, q.priority DESC, q.order_time"),
-    ),
-    "starts_with_slow_inputs": (_CHASSIS, "FairLine.turn", taken_as("workspace", "''")),
-}
-
 WAITS: Final = [
     Mutant(
         "approval_decided_by_anybody",
@@ -561,63 +519,6 @@ FORKS: Final = [
         "node_of_another_module_taken_over",
         *(_COORDINATOR, "take_over", not_compared("module")),
         "test_another_version_takes_over_nodes_with_the_same_id_and_module",
-    ),
-]
-
-RED_TEAM: Final = [
-    Mutant(f"door_open_to_one_that_{attack}", *door, f"test_a_quiet_workspace_keeps_its_service_beside[{attack}]")
-    for attack, door in DOORS.items()
-]
-
-# The simulation notices these within its first worlds. The last two change the stores in memory, which stand for those
-# in PostgreSQL there.
-_MEMORY: Final = "tests/support"
-SIMULATED: Final = [
-    Mutant(
-        "take_over_that_grants_live_runs_again",
-        *(_COORDINATOR, "adopt", taken_as("command.live", "()")),
-        "test_promises_hold_in_every_world[0]",
-    ),
-    Mutant(
-        "report_acknowledged_before_the_commit",
-        *(_COORDINATOR, "OwnedExecutions.reported", also("session.acknowledge([each.report_id for each in reports])")),
-        "test_promises_hold_in_every_world[0]",
-    ),
-    Mutant(
-        "end_acknowledged_before_the_commit",
-        *(_DISPATCHER, "CoordinatorSessionOwner.on_reports"),
-        also("session.acknowledge([each.report_id for each in reports])"),
-        "test_promises_hold_in_every_world[0]",
-    ),
-    Mutant(
-        "append_of_unknown_outcome_treated_as_another_holders",
-        *(_COORDINATOR, "CommitLoop._is_ours", not_compared("fence")),
-        "test_promises_hold_in_every_world[100]",
-    ),
-    Mutant(
-        "credit_below_zero_costs_a_place",
-        *(_CHASSIS, "divide", answered("max", "stream.left", where="left")),
-        "test_promises_hold_in_every_world[200]",
-    ),
-    Mutant(
-        "timers_that_fire_while_paused",
-        *(_COORDINATOR, "hold_timers", taken_as("HELD_BY_PAUSE", "()")),
-        "test_promises_hold_in_every_world[0]",
-    ),
-    Mutant(
-        "dead_letter_resolved_again",
-        *(f"{_COORDINATOR}/core/handlers", "_pending", not_compared("PENDING")),
-        "test_promises_hold_in_every_world[0]",
-    ),
-    Mutant(
-        "slots_not_counted",
-        *(_MEMORY, "QueueTables.free_slots", answered("sum", "0")),
-        "test_promises_hold_in_every_world[0]",
-    ),
-    Mutant(
-        "fence_dropped_from_the_append",
-        *(_MEMORY, "MemoryJournal._append", not_compared("epoch")),
-        "test_promises_hold_in_every_world[0]",
     ),
 ]
 

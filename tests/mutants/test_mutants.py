@@ -13,7 +13,9 @@ import pytest
 
 from tests.chaos.attacks import ATTACKS
 from tests.mutants.changes import mutated
-from tests.mutants.mutants import DOORS, MUTANTS, Mutant
+from tests.mutants.doors import DOORS
+from tests.mutants.mutant import Mutant
+from tests.mutants.mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("services", "deploy", "client", "protos", "tests", "pyproject.toml")
