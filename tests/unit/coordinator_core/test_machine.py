@@ -212,5 +212,5 @@ class Fortune(People):
 
 TestFortune = Fortune.TestCase
 TestFortune.settings = settings(
-    max_examples=400, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
