@@ -1,6 +1,7 @@
 """The events of executions: those that there are, and those that come."""
 
 import contextlib
+import signal
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -54,10 +55,29 @@ def events(
 
 
 @contextlib.contextmanager
+def hearing_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt again every second until it has come through. Python swallows it if the signal arrives
+    while a callback of gRPC runs, and whoever waits would have to press Ctrl-C once more."""
+
+    def interrupt(*_: object) -> None:
+        signal.alarm(1)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def telling_how_to_come_back(api: Api, execution_id: str) -> Iterator[None]:
     """Say after Ctrl-C that the execution goes on."""
     try:
-        yield
+        with hearing_interrupts():
+            yield
     except KeyboardInterrupt:
         say("the execution goes on without you", err=True)
         say(f"to come back: {as_typed(f'windlass watch {execution_id}', api.home)}", err=True)
