@@ -9,7 +9,6 @@ answer.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import uuid
 from collections import Counter
@@ -279,13 +278,24 @@ async def redriven(people: People, kills: Kills) -> None:
     request = pb.BulkResolveDeadLettersRequest(filter='workflow = "letters-redriven"', action=action)
     request.input_overrides.update({"good": True})
 
-    async def is_done() -> bool:
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            call = people.letters.BulkResolveDeadLetters(request, metadata=people.client.metadata, timeout=10.0)
-            return bool([response async for response in call][-1].stage == pb.BulkResolveDeadLettersResponse.DONE)
-        return False
+    told: list[object] = []
 
-    await eventually(is_done, FINAL_SECONDS, "the end of the redrive")
+    async def is_done() -> bool:
+        told.clear()
+        try:
+            call = people.letters.BulkResolveDeadLetters(request, metadata=people.client.metadata, timeout=10.0)
+            async for response in call:
+                told.append(response)
+        except grpc.aio.AioRpcError as failure:
+            told.append(failure)
+            return False
+        return bool(response.stage == pb.BulkResolveDeadLettersResponse.DONE)
+
+    try:
+        await eventually(is_done, FINAL_SECONDS, "the end of the redrive")
+    except AssertionError as late:
+        late.add_note(f"it said last: {told}")
+        raise
     for execution_id in ids:
         await people.ends_as(execution_id, Execution.SUCCESS)
         assert (await people.events_of(execution_id))["DeadLetterResolved"] == 1
