@@ -305,13 +305,8 @@ func (r *Runner) receive(s *session, message *pb.SessionResponse) error {
 		return errors.New("the instance has ended")
 	}
 	s.heardAt = time.Now()
-	if t := attached.GetTiming(); attached != nil {
-		beat, fence, term := t.GetBeat().AsDuration(), t.GetSelfFence().AsDuration(), t.GetTerm().AsDuration()
-		closed, idempotent := t.GetClosedGrace().AsDuration(), t.GetIdempotentGrace().AsDuration()
-		if beat <= 0 || 2*beat > fence || fence >= term || term >= t.GetGrantedAgain().AsDuration() || idempotent > closed {
-			return errors.New("the coordinator's timing is no timing")
-		}
-		s.isLive, s.timing = true, t
+	if attached != nil {
+		s.isLive, s.timing = true, attached.Timing
 	}
 	if attached != nil || beat.GetRenewed() {
 		s.isBeating = false
