@@ -56,11 +56,14 @@ class Client:
     async def _start(self, start: PlannedStart) -> None:
         world = self._world
         await world.clock.sleep(start.at)
+        # The world is not over before people have begun to send, even if all starts are answered by then.
+        self.people.sendings_open += 1
         for execution_id in (start.execution_id, *start.repeats):
             self._unanswered[execution_id] = self._item(start, execution_id)
             self._wake.set()
             await world.clock.sleep(world.random.choice([0.0, 0.1, 1.0]))
         await self.people.send_all(start.execution_id, start.workspace, start.sendings)
+        self.people.sendings_open -= 1
 
     def _item(self, start: PlannedStart, execution_id: str) -> pb.EnqueueItem:
         world = self._world
