@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
-RunIdArgument = Annotated[str, typer.Argument(metavar="RUN_ID", help="Its id, as `windlass runs` shows it.")]
+RunIdArgument = Annotated[
+    str, typer.Argument(metavar="RUN_ID", help="Execution id, dot and number: `windlass runs ID -o name` prints it.")
+]
 LimitOption = Annotated[int, typer.Option(help="The most to list.", min=1, max=1000)]
 PageOption = Annotated[
     str, typer.Option("--page-token", help="Go on where a list has ended; the list before it says this token.")
