@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -57,7 +58,11 @@ def events(
 @contextlib.contextmanager
 def hearing_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt again every second until it has come through. Python swallows it if the signal arrives
-    while a callback of gRPC runs, and whoever waits would have to press Ctrl-C once more."""
+    while a callback of gRPC runs, and whoever waits would have to press Ctrl-C once more. Only the main thread of a
+    process can set handlers of signals, and only there does Python raise them: in any other thread nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def interrupt(*_: object) -> None:
         signal.alarm(1)

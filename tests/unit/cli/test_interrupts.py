@@ -1,6 +1,7 @@
 """Ctrl-C while somebody watches."""
 
 import signal
+import threading
 
 import pytest
 
@@ -27,3 +28,17 @@ def test_an_interrupt_that_a_callback_has_swallowed_comes_again() -> None:
         watch()
     assert signal.getsignal(signal.SIGINT) is before
     assert signal.alarm(0) == 0
+
+
+def test_in_a_thread_beside_the_main_one_nothing_changes() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    found: list[object] = []
+
+    def look() -> None:
+        with hearing_interrupts():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [before]
