@@ -30,8 +30,12 @@ _KEYS_IN: Mapping[Any, _Keys] = {
     ev.Consequences: lambda then: (*then.ready, *then.begun, *then.skipped, *then.blocked),
     tuple[ev.ReopenedWork, ...]: _reopened,
 }
+# The work that an event is about is looked up by itself, because every event of a long execution has one.
+_ITS_WORK = "key"
 _FIELDS: Mapping[type[ev.Event], tuple[tuple[str, _Keys], ...]] = {
-    event: tuple((name, _KEYS_IN[hint]) for name, hint in get_type_hints(event).items() if hint in _KEYS_IN)
+    event: tuple(
+        (name, _KEYS_IN[hint]) for name, hint in get_type_hints(event).items() if hint in _KEYS_IN and name != _ITS_WORK
+    )
     for event in get_args(ev.Event)
 }
 
@@ -43,59 +47,51 @@ class Touched:
         self.works: dict[WorkKey, Work] = {}
         self.loops: dict[WorkKey, WorkLoop] = {}
         self.runs: dict[int, Run] = {}
-        # How many there were at the last look.
+        # How many works there were at the last look. A new run is named by the event that makes it.
         self._works = 0
-        self._runs = 0
 
     def __len__(self) -> int:
         return len(self.works) + len(self.loops) + len(self.runs)
 
     def note(self, execution: Execution, event: ev.Event) -> None:
         """The event was just applied, or others of the same decision after it."""
-        self._note_new(execution)
+        if len(execution.work) != self._works:
+            self._note_new_works(execution)
+        work = None
+        if number := getattr(event, "run", 0):
+            run = self.runs[number] = execution.runs[number - 1]
+            work = run.work
+        elif key := getattr(event, _ITS_WORK, None):
+            work = execution.work.get(key)
+        if work is not None:
+            self._note_work(execution, work)
         for name, keys_in in _FIELDS[type(event)]:
-            for key in keys_in(getattr(event, name)):
-                self._note_key(execution, key)
-        number = getattr(event, "run", 0)
-        if number:
-            run = execution.runs[number - 1]
-            self.runs[number] = run
-            self._note_work(run.work)
-        then = getattr(event, "then", None)
-        if then is not None and then.edges:
-            self._note_targets(execution, event, number)
+            value = getattr(event, name)
+            if value is ev.NOTHING_FOLLOWS:
+                continue
+            for key in keys_in(value):
+                if other := execution.work.get(key):
+                    self._note_work(execution, other)
+            if work is not None and isinstance(value, ev.Consequences) and value.edges:
+                for edge in work.node.edges:
+                    self._note_work(execution, execution.target_of(edge.target))
 
     def note_seen(self, execution: Execution) -> None:
         """What there is now is in a snapshot already."""
-        self._works, self._runs = len(execution.work), len(execution.runs)
+        self._works = len(execution.work)
 
     def note_all(self, execution: Execution) -> None:
-        self._note_new(execution)
+        self._note_new_works(execution)
+        self.runs.update({run.number: run for run in execution.runs})
 
-    def _note_new(self, execution: Execution) -> None:
+    def _note_new_works(self, execution: Execution) -> None:
         new = len(execution.work) - self._works
-        if new:
-            for work in reversed([*islice(reversed(execution.work.values()), new)]):
-                self._note_work(work)
-            self._works += new
-        for number in range(self._runs + 1, len(execution.runs) + 1):
-            self.runs[number] = execution.runs[number - 1]
-        self._runs = len(execution.runs)
+        for work in reversed([*islice(reversed(execution.work.values()), new)]):
+            self._note_work(execution, work)
+        self._works += new
 
-    def _note_key(self, execution: Execution, key: WorkKey) -> None:
-        work = execution.work.get(key)
-        if work is not None:
-            self._note_work(work)
-            if loop := execution.loops.get(key):
-                self.loops[key] = loop
-
-    def _note_work(self, work: Work) -> None:
-        self.works[work.key] = work
-        if work.loop is not None:
-            self.loops[work.loop.work.key] = work.loop
-
-    def _note_targets(self, execution: Execution, event: Any, number: int) -> None:
-        key = getattr(event, "key", None)
-        work = execution.runs[number - 1].work if key is None else execution.work[key]
-        for edge in work.node.edges:
-            self._note_work(execution.target_of(edge.target))
+    def _note_work(self, execution: Execution, work: Work) -> None:
+        key = work.key
+        self.works[key] = work
+        if loop := work.loop or execution.loops.get(key):
+            self.loops[loop.work.key] = loop

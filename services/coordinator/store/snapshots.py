@@ -38,7 +38,7 @@ from services.coordinator.core.values import WorkKey
 from services.coordinator.store.state_shape import In, Out, reader, shape_of
 
 _MEANING: Final = 1
-# What a record may add to an append, which many executions share. Some ms of CPU.
+# What a record may add to an append, which many executions share. Some ms of CPU. The bytes are those of payloads.
 OBJECTS_MAX: Final = 250
 BYTES_MAX: Final = 512 * 1024
 _CHECKSUM: Final = struct.Struct("<I")
@@ -108,19 +108,16 @@ class _Drain:
     def __init__(self, room: int) -> None:
         self.out = Out()
         self._room = room
-        self._bytes = 0
 
     def take(self, changed: dict[Any, Any], put: Any) -> bytes:
         """Takes the oldest of these while there is room."""
-        texts = []
+        stored = []
         for key in [*islice(changed, self._room)]:
-            if self._bytes >= BYTES_MAX:
+            if self.out.payload_bytes >= BYTES_MAX:
                 break
-            text = orjson.dumps(put(changed.pop(key)))
-            texts.append(text)
-            self._bytes += len(text)
-        self._room -= len(texts)
-        return b"[%b]" % b",".join(texts)
+            stored.append(put(changed.pop(key)))
+        self._room -= len(stored)
+        return orjson.dumps(stored)
 
 
 def _rest(execution: Execution) -> bytes:

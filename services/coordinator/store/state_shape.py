@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origi
 from services.coordinator.core.approvals import Approval
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.state import CircuitHold, DeadLetter, Run, Wait, Work, WorkLoop
-from services.coordinator.core.values import WorkKey
+from services.coordinator.core.values import OutputRef, Value, WorkKey
 
 # They are changed in place, and others refer to them.
 _SHARED: Final = (Wait, CircuitHold, DeadLetter, Approval)
@@ -33,6 +33,8 @@ class Out:
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
+        # Everything that may be long is bytes.
+        self.payload_bytes = 0
 
     def place(self, shared: object) -> int | None:
         """None: it is met for the first time, and has the next place from now on."""
@@ -65,13 +67,22 @@ class StateForm(NamedTuple):
     shape: str
 
 
-def _put_bytes(value: bytes, _: Out) -> str:
+def _put_bytes(value: bytes, out: Out) -> str:
     # Each byte is one character, so that all bytes can be stored.
+    out.payload_bytes += len(value)
     return value.decode("latin-1")
 
 
 def _take_bytes(value: str, _: In) -> bytes:
     return value.encode("latin-1")
+
+
+def _put_value(value: Value, out: Out) -> Any:
+    return _put_bytes(value, out) if isinstance(value, bytes) else [value.key, value.sha256, value.size_bytes]
+
+
+def _take_value(value: Any, into: In) -> Value:
+    return _take_bytes(value, into) if isinstance(value, str) else OutputRef(*value)
 
 
 def _take_key(key: Any, _: In) -> WorkKey:
@@ -82,6 +93,8 @@ _PLAIN: Final = {each: StateForm(None, None, each.__name__) for each in (int, st
 _FORMS: Final[dict[Any, StateForm]] = {
     **_PLAIN,
     bytes: StateForm(_put_bytes, _take_bytes, "bytes"),
+    Value: StateForm(_put_value, _take_value, "value"),
+    Value | None: StateForm(_put_value, _take_value, "(value)"),
     WorkKey: StateForm(lambda key, _: [*key], _take_key, "key"),
     Work: StateForm(lambda work, _: [*work.key], lambda key, into: into.works[WorkKey(*key)], "work"),
     WorkLoop: StateForm(lambda loop, _: [*loop.work.key], lambda key, into: into.loops[WorkKey(*key)], "loop"),
@@ -114,7 +127,7 @@ def _made(hint: Any) -> StateForm:
 def _enum(hint: type[Enum]) -> StateForm:
     members = {member.value: member for member in hint}
     shape = f"{hint.__name__}({','.join(map(str, members))})"
-    return StateForm(lambda member, _: member.value, lambda value, _: members[value], shape)
+    return StateForm(lambda member, _: member._value_, lambda value, _: members[value], shape)
 
 
 def _union(hints: Sequence[Any]) -> StateForm:
