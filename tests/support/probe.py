@@ -37,3 +37,12 @@ async def eventually(probe: Callable[[], Awaitable[T | None]], seconds: float, w
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         raise AssertionError(f"waited {seconds:g} s for {what}") from None
+
+
+async def turns_during(work: Awaitable[T]) -> tuple[T, int]:
+    """What the work comes to, and how often its event loop has served others meanwhile."""
+    task, turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    return await task, turns

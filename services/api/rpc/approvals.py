@@ -13,6 +13,7 @@ from services.api.rpc.filter_text import conditions_of
 from services.api.rpc.filters import FieldKind, FilterFields
 from services.api.rpc.pages import Page
 from services.api.rpc.structs import holding, sorted_json, to_dict
+from services.chassis.grpc.beside import beside
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import approvals_pb2 as pb
@@ -62,16 +63,19 @@ class ApprovalServicer(approvals_pb2_grpc.ApprovalServiceServicer):
             )
         )
         own = [record for record in found if record.workspace == workspace]
-        shown, token = page.cut(own, lambda record: record.approval.id, translate.approval)
+        shown, token = await beside(
+            sum(record.ByteSize() for record in own),
+            lambda: page.cut(own, lambda record: record.approval.id, translate.approval_of),
+        )
         return holding(pb.ListApprovalsResponse, approvals=shown, next_page_token=token)
 
     async def GetApproval(self, request: pb.GetApprovalRequest, context: RpcCall) -> pb.GetApprovalResponse:
         approval = await self._approvals.find(caller().workspace, _known(request.approval_id))
-        return holding(pb.GetApprovalResponse, approval=translate.approval(approval.record))
+        return holding(pb.GetApprovalResponse, approval=await translate.approval(approval.record))
 
     async def DecideApproval(self, request: pb.DecideApprovalRequest, context: RpcCall) -> pb.DecideApprovalResponse:
         identity, choice = caller(), Approval.Choice.Name(request.decision)
-        form = _form(request) if request.HasField("form") else b""
+        form = await _form(request) if request.HasField("form") else b""
         message = translate.command()
         decided = message.decide_approval
         decided.run = int(_known(request.approval_id).partition(".")[2])
@@ -80,11 +84,11 @@ class ApprovalServicer(approvals_pb2_grpc.ApprovalServiceServicer):
 
         given = GivenDecision(request.approval_id, choice, form, request.comment, request.request_id, message)
         approval = await self._approvals.decide(identity, given)
-        return holding(pb.DecideApprovalResponse, approval=translate.approval(approval.record))
+        return holding(pb.DecideApprovalResponse, approval=await translate.approval(approval.record))
 
 
-def _form(request: pb.DecideApprovalRequest) -> bytes:
-    form = to_dict(request.form, "form", FORM_BYTES_MAX)
+async def _form(request: pb.DecideApprovalRequest) -> bytes:
+    form = await to_dict(request.form, "form", FORM_BYTES_MAX)
     # The node's output has the form three levels deep (decisions, one of them, its form).
     if faults := sift([[[form]]], "form").faults:
         raise refusals.invalid_fields([each._replace(path=each.path.replace("[0]", "", 3)) for each in faults])

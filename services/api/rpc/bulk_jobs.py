@@ -37,7 +37,7 @@ class BulkServing:
         self._desk = desk
 
     async def begin(self, request: pb.BulkExecutionsRequest) -> pb.BulkExecutionsResponse:
-        filter_, order, identity = parse(request.filter), order_of(request), caller()
+        filter_, order, identity = parse(request.filter), await order_of(request), caller()
         if request.dry_run:
             count = await self._desk.count(identity.workspace, filter_)
             sample = [translate.listed(each) for each in count.sample]
@@ -108,9 +108,9 @@ class ExecutionCommands:
         await self._commands.reopen(job.workspace, _command(job, execution_id, "retry", message), judge)
 
 
-def order_of(request: pb.BulkExecutionsRequest) -> BulkOrder:
+async def order_of(request: pb.BulkExecutionsRequest) -> BulkOrder:
     action = BulkAction(resources_pb2.BulkJob.Action.Name(request.action))
-    given = node_overrides(request.input_overrides, "input_overrides")
+    given = await node_overrides(request.input_overrides, "input_overrides")
     overrides = {node: orjson.loads(raw) for node, raw in given.items()}
     if request.reason and action not in (BulkAction.CANCEL, BulkAction.PAUSE):
         raise refusals.invalid_field("reason", "NOT_TAKEN", f"{action} takes no reason")

@@ -79,7 +79,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
     async def RequeueDeadLetter(
         self, request: pb.RequeueDeadLetterRequest, context: RpcCall
     ) -> pb.RequeueDeadLetterResponse:
-        overrides = _overrides(request.input_overrides)
+        overrides = await _overrides(request.input_overrides)
         letter = await self._requeue(request.dead_letter_id, overrides, request.notes, request.request_id)
         return holding(pb.RequeueDeadLetterResponse, dead_letter=letter.record)
 
@@ -117,7 +117,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         self, request: pb.BulkResolveDeadLettersRequest, context: RpcCall
     ) -> AsyncIterator[pb.BulkResolveDeadLettersResponse]:
         conditions = conditions_of(request.filter, _FIELDS)
-        overrides = _overrides(request.input_overrides)
+        overrides = await _overrides(request.input_overrides)
         asked = DeadLetterQuery(caller().workspace, conditions, None, ascending=True, limit=PAGE_SIZE_MAX)
         letters = await self._redriver.matching(asked, lambda letter: hold(conditions, _fields(letter.record)))
         yield pb.BulkResolveDeadLettersResponse(stage=pb.BulkResolveDeadLettersResponse.COUNTED, total=len(letters))
@@ -139,7 +139,8 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         self, request: pb.MarkDeadLetterFixedRequest, context: RpcCall
     ) -> pb.MarkDeadLetterFixedResponse:
         workspace, letter_id = caller().workspace, request.dead_letter_id
-        output = orjson.dumps(to_dict(Struct(fields={"output": request.output}), "", OVERRIDES_BYTES_MAX)["output"])
+        whole = await to_dict(Struct(fields={"output": request.output}), "", OVERRIDES_BYTES_MAX)
+        output = orjson.dumps(whole["output"])
         if len(output) > OVERRIDES_BYTES_MAX:
             raise refusals.invalid_field("output", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
         if is_execution_id(letter_id):
@@ -163,9 +164,9 @@ class DeadLetterServicer(DeadLetterServiceServicer):
         return holding(pb.QuarantineRunResponse, dead_letter=letter.record)
 
 
-def _overrides(given: Struct) -> bytes:
+async def _overrides(given: Struct) -> bytes:
     """A JSON object; empty: none."""
-    overrides = sorted_json(to_dict(given, "input_overrides", OVERRIDES_BYTES_MAX))
+    overrides = sorted_json(await to_dict(given, "input_overrides", OVERRIDES_BYTES_MAX))
     if len(overrides) > OVERRIDES_BYTES_MAX:
         raise refusals.invalid_field("input_overrides", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
     return overrides if given.fields else b""

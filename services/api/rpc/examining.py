@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 
@@ -12,6 +10,7 @@ from services.api.app import refusals
 from services.api.app.checking.children import Checkers
 from services.api.rpc import translate
 from services.api.rpc.structs import StructTooLarge, document_of
+from services.chassis.grpc.beside import beside
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import workflows_pb2 as pb
 from windlass.definition.examination import Verdict, examine_parsed, too_large
@@ -22,9 +21,8 @@ from windlass.definition.modules import form_of
 from windlass.definition.parsing import Format, Parsed, parse
 
 DefinitionRequest = pb.ApplyWorkflowRequest | pb.ValidateWorkflowRequest
-T = TypeVar("T")
-# A larger definition may take a good part of a second. It is read in a thread, one at a time.
-READ_HERE_BYTES_MAX: Final = 16 * 1024
+# The text of a larger definition is not indented.
+_INDENTED_BYTES_MAX: Final = 16 * 1024
 # Each may take half a second to compile. Further ones are not compiled; a faulty one then fits no decision.
 SCHEMAS_CHECKED_MAX: Final = 20
 
@@ -32,28 +30,21 @@ SCHEMAS_CHECKED_MAX: Final = 20
 class DefinitionExaminer:
     def __init__(self, checker: Checkers) -> None:
         self._checker = checker
-        self._large_one = asyncio.Semaphore(1)
 
     async def examine(self, request: DefinitionRequest) -> tuple[Verdict, str, Format]:
         """The verdict, and the text to store."""
         if not request.source and not request.HasField("definition"):
             raise refusals.invalid_field("definition", "REQUIRED", "must be set, or source")
         size_bytes = request.ByteSize()
-        parsed = await self._beside(size_bytes, lambda: _parsed(request))
-        schemas = await self._beside(size_bytes, lambda: _schemas(parsed.document))
+        parsed = await beside(size_bytes, lambda: _parsed(request))
+        schemas = await beside(size_bytes, lambda: _schemas(parsed.document))
         faults = {schema: await self._checker.fault(caller().workspace, schema) for schema in schemas}
-        verdict = await self._beside(size_bytes, lambda: examine_parsed(parsed, lambda one: faults.get(_as_json(one))))
+        verdict = await beside(size_bytes, lambda: examine_parsed(parsed, lambda one: faults.get(_as_json(one))))
         if request.source:
             return verdict, request.source, translate.source_format(request.source_format)
         if verdict.faults:
             return verdict, "", Format.JSON
-        return verdict, await self._beside(size_bytes, lambda: _written(parsed, verdict)), Format.JSON
-
-    async def _beside(self, size_bytes: int, work: Callable[[], T]) -> T:
-        if size_bytes <= READ_HERE_BYTES_MAX:
-            return work()
-        async with self._large_one:
-            return await asyncio.to_thread(work)
+        return verdict, await beside(size_bytes, lambda: _written(parsed, verdict)), Format.JSON
 
 
 def _parsed(request: DefinitionRequest) -> Parsed:
@@ -84,5 +75,5 @@ def _as_json(schema: Any) -> bytes:
 
 def _written(parsed: Parsed, verdict: Verdict) -> str:
     """The text of a definition that came as a Struct, in the order of its keys there; indented while it is small."""
-    layout = orjson.OPT_INDENT_2 if len(verdict.canonical) <= READ_HERE_BYTES_MAX else None
+    layout = orjson.OPT_INDENT_2 if len(verdict.canonical) <= _INDENTED_BYTES_MAX else None
     return orjson.dumps(parsed.document, option=layout).decode()

@@ -21,6 +21,7 @@ from services.api.rpc.overrides import judge_retry, node_overrides
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
 from services.api.rpc.structs import holding, sorted_json, to_dict
+from services.chassis.grpc.beside import beside
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from services.chassis.process.clock import Clock
@@ -79,7 +80,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             execution = await self._explanations.as_of(workspace, execution_id, request.as_of_seq)
         else:
             execution = await self._executions.find(workspace, execution_id)
-        return translate.answer(pb.GetExecutionResponse(), execution)
+        return await translate.answer(pb.GetExecutionResponse(), execution)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: RpcCall) -> pb.ListExecutionsResponse:
         filter_ = parse(request.filter)
@@ -98,7 +99,8 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     ) -> AsyncIterator[pb.WatchExecutionResponse]:
         events = self._watcher.follow(caller().workspace, request.execution_id, request.after_seq)
         async for event in events:
-            yield holding(pb.WatchExecutionResponse, event=translate.event(event))
+            shown = await beside(translate.event_bytes(event), functools.partial(translate.event, event))
+            yield holding(pb.WatchExecutionResponse, event=shown)
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: RpcCall) -> pb.CancelExecutionResponse:
         identity = caller()
@@ -106,7 +108,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             identity.workspace, request.execution_id, request.reason, identity.title
         )
         crash_point("api.cancel.before_answer")
-        return translate.answer(pb.CancelExecutionResponse(), execution)
+        return await translate.answer(pb.CancelExecutionResponse(), execution)
 
     async def PauseExecution(self, request: pb.PauseExecutionRequest, context: RpcCall) -> pb.PauseExecutionResponse:
         execution = await self._executions.find(caller().workspace, request.execution_id)
@@ -115,36 +117,36 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             message.pause.reason = request.reason
             command = NewCommand("pause", request.execution_id, message)
             execution = await self._commands.give(caller().workspace, command)
-        return translate.answer(pb.PauseExecutionResponse(), execution)
+        return await translate.answer(pb.PauseExecutionResponse(), execution)
 
     async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: RpcCall) -> pb.ResumeExecutionResponse:
         message = translate.command()
         message.resume.SetInParent()
         command = NewCommand("resume", request.execution_id, message, request.request_id)
         execution = await self._commands.give(caller().workspace, command)
-        return translate.answer(pb.ResumeExecutionResponse(), execution)
+        return await translate.answer(pb.ResumeExecutionResponse(), execution)
 
     async def SignalExecution(self, request: pb.SignalExecutionRequest, context: RpcCall) -> pb.SignalExecutionResponse:
-        payload = sorted_json(to_dict(request.payload, "payload", PAYLOAD_BYTES_MAX))
+        payload = sorted_json(await to_dict(request.payload, "payload", PAYLOAD_BYTES_MAX))
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise refusals.invalid_field("payload", "TOO_LARGE", f"{len(payload)} bytes; at most {PAYLOAD_BYTES_MAX}")
         message = translate.command()
         message.signal.signal, message.signal.payload = request.signal, payload
         command = NewCommand("signal", request.execution_id, message, request.request_id, queued_seconds=QUEUED_SECONDS)
         execution = await self._commands.give(caller().workspace, command)
-        return translate.answer(pb.SignalExecutionResponse(), execution)
+        return await translate.answer(pb.SignalExecutionResponse(), execution)
 
     async def RetryExecution(self, request: pb.RetryExecutionRequest, context: RpcCall) -> pb.RetryExecutionResponse:
         message = translate.command()
         message.retry.from_node = request.from_node
-        overrides = node_overrides(request.input_overrides, "input_overrides")
+        overrides = await node_overrides(request.input_overrides, "input_overrides")
         message.retry.input_overrides.update(overrides)
         command = NewCommand("retry", request.execution_id, message, request.request_id)
         judge = functools.partial(
             judge_retry, from_node=request.from_node, nodes={request.from_node, *overrides} - {""}
         )
         execution = await self._commands.reopen(caller().workspace, command, judge)
-        return translate.answer(pb.RetryExecutionResponse(), execution)
+        return await translate.answer(pb.RetryExecutionResponse(), execution)
 
     async def ForkExecution(self, request: pb.ForkExecutionRequest, context: RpcCall) -> pb.ForkExecutionResponse:
         trace = present_trace() or new_trace(sampled=False)
@@ -161,7 +163,10 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         # A list of large events is cut by its coordinator. The end of an execution that was given up is no event of it.
         newest = execution.last_seq - execution.is_given_up
         is_cut = bool(found) and found[-1].seq < min(newest, request.as_of_seq or newest)
-        shown, token = page.cut(found, lambda event: str(event.seq), translate.event, is_cut=is_cut)
+        shown, token = await beside(
+            sum(map(translate.event_bytes, found)),
+            lambda: page.cut(found, lambda event: str(event.seq), translate.event, is_cut=is_cut),
+        )
         return holding(pb.ListEventsResponse, events=shown, next_page_token=token)
 
     async def ExplainExecution(

@@ -91,7 +91,7 @@ class ExportServicer(exports_pb2_grpc.ExportServiceServicer):
         bounded = _bounded(first, requests, with_outputs=True)
         execution_id, is_existing = await self._journals.import_parts(bounded, order)
         made = await self._executions.find(workspace, execution_id)
-        return translate.answer(pb.ImportExecutionResponse(existing=is_existing), made)
+        return await translate.answer(pb.ImportExecutionResponse(existing=is_existing), made)
 
     async def _started(self, execution_id: str) -> ExecutionView:
         execution = await self._executions.find(caller().workspace, execution_id)

@@ -33,7 +33,7 @@ class Forking:
         self._workflows = workflows
 
     async def fork(self, request: pb.ForkExecutionRequest, trace: TraceContext) -> pb.ForkExecutionResponse:
-        identity, asked = caller(), _asked(request)
+        identity, asked = caller(), await _asked(request)
         existing = await self._existing(request, asked)
         if existing is None:
             origin = await self._executions.find_for_command(identity.workspace, request.execution_id)
@@ -46,10 +46,10 @@ class Forking:
             started = await self._starter.submit(start, item)
             crash_point("api.fork.before_answer")
             if started == start.execution_id:
-                return translate.answer(pb.ForkExecutionResponse(), translate.queued_view(item))
+                return await translate.answer(pb.ForkExecutionResponse(), translate.queued_view(item))
             existing = started
         found = await self._executions.find(identity.workspace, existing)
-        return translate.answer(pb.ForkExecutionResponse(existing=True), found)
+        return await translate.answer(pb.ForkExecutionResponse(existing=True), found)
 
     async def _existing(self, request: pb.ForkExecutionRequest, asked: ForkOf) -> str | None:
         """The fork that an earlier call with this request id has made."""
@@ -86,6 +86,6 @@ class Forking:
             raise refusals.node_not_in_version(workflow, version, from_node)
 
 
-def _asked(request: pb.ForkExecutionRequest) -> ForkOf:
-    given = to_dict(request.input, "input", INPUT_BYTES_MAX) if request.HasField("input") else None
+async def _asked(request: pb.ForkExecutionRequest) -> ForkOf:
+    given = await to_dict(request.input, "input", INPUT_BYTES_MAX) if request.HasField("input") else None
     return ForkOf(request.execution_id, request.from_node, request.version, given)

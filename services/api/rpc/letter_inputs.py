@@ -7,7 +7,6 @@ is refused are the templates shown, and the dead letter then says why.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -15,6 +14,7 @@ import orjson
 
 from services.api.app.ports import DeadLetterView, Workflows
 from services.api.rpc.structs import fill_documents
+from services.chassis.grpc.beside import beside
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from windlass.api.v1 import dead_letters_pb2 as pb
 
@@ -49,7 +49,8 @@ class LetterInputs:
                 whole.not_rendered = f"{refused.reason}: {refused.message}"
             except DependencyUnavailable as away:
                 whole.not_rendered = f"DEPENDENCY_UNAVAILABLE: {away}"
-        await asyncio.to_thread(fill_documents, whole, documents or await self._of_definition(workspace, whole))
+        documents = documents or await self._of_definition(workspace, whole)
+        await beside(len(documents), lambda: fill_documents(whole, documents))
         return whole
 
     async def _of_definition(self, workspace: str, letter: pb.DeadLetter) -> bytes:

@@ -18,9 +18,9 @@ from services.api.rpc.structs import sorted_json, to_dict
 OVERRIDES_BYTES_MAX: Final = 256 * 1024
 
 
-def node_overrides(given: Any, field: str) -> dict[str, bytes]:
+async def node_overrides(given: Any, field: str) -> dict[str, bytes]:
     """The JSON object for each node."""
-    overrides = to_dict(given, field, OVERRIDES_BYTES_MAX)
+    overrides = await to_dict(given, field, OVERRIDES_BYTES_MAX)
     if len(orjson.dumps(overrides)) > OVERRIDES_BYTES_MAX:
         raise refusals.invalid_field(field, "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
     for node, values in overrides.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from services.api.rpc import translate
 from services.api.rpc.letter_inputs import RunInputReads
 from services.api.rpc.pages import Page
 from services.api.rpc.structs import fill_documents, holding, sorted_json, to_dict
+from services.chassis.grpc.beside import beside
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.grpc.limits import SMALL_BYTES_MAX
 from services.chassis.identity.callers import caller
@@ -58,14 +58,16 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
             )
         )
         own = [record for record in found.runs if record.workspace == workspace]
-        shown, token = page.cut(own, lambda row: row.run.id, translate.run, is_cut=found.is_cut)
+        shown, token = await beside(
+            found.ByteSize(), lambda: page.cut(own, lambda row: row.run.id, translate.run, is_cut=found.is_cut)
+        )
         return holding(pb.ListRunsResponse, runs=shown, next_page_token=token)
 
     async def GetRun(self, request: pb.GetRunRequest, context: RpcCall) -> pb.GetRunResponse:
         record = await self._reads.run(request.run_id) if is_run_id(request.run_id) else None
         if record is None or record.workspace != caller().workspace:
             raise refusals.run_not_found(request.run_id)
-        return holding(pb.GetRunResponse, run=translate.run(record))
+        return holding(pb.GetRunResponse, run=await beside(len(record.output), lambda: translate.run(record)))
 
     async def GetRunOutput(
         self, request: pb.GetRunOutputRequest, context: RpcCall
@@ -82,7 +84,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
             await self._reads.run_inputs(request.run_id, caller().workspace),
             pb.GetRunInputsResponse(),
         )
-        await asyncio.to_thread(fill_documents, response, documents)
+        await beside(len(documents), lambda: fill_documents(response, documents))
         return response
 
     async def GetRunInputsJson(
@@ -95,7 +97,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
 
     async def CompleteRun(self, request: pb.CompleteRunRequest, context: RpcCall) -> pb.CompleteRunResponse:
         run = await self._outside.run_of(request.token)
-        output = sorted_json(to_dict(request.output, "output", SMALL_BYTES_MAX))
+        output = sorted_json(await to_dict(request.output, "output", SMALL_BYTES_MAX))
         message = commands_pb2.ExecutionCommand()
         message.complete_run.run, message.complete_run.output = run.number, output
         message.complete_run.branch = request.branch

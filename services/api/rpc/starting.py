@@ -116,7 +116,7 @@ class Starting:
         self, request: StartRequest, trace: TraceContext, violations_max: int
     ) -> _Begun | _Refused | Exception:
         try:
-            judge(request)
+            await judge(request)
             return await self._begin(request, trace, violations_max)
         except Exception as failure:  # noqa: BLE001 - it is the item's outcome
             return failure
@@ -125,7 +125,7 @@ class Starting:
         self, request: StartRequest, trace: TraceContext, violations_max: int = VIOLATIONS_MAX
     ) -> _Begun | _Refused:
         identity = caller()
-        command = translate.start_command(request)
+        command = await translate.start_command(request)
         try:
             start = await self._starter.prepare(identity.workspace, command, violations_max)
         except Refusal as refusal:
@@ -164,11 +164,11 @@ class Starting:
             # Its own id means that it is new, or that we have sent it twice.
             if begun.order is None or begun.order.execution_id != execution_id:
                 found = await self._existing(begun.request, execution_id, answer_by)
-                return translate.answer(Response(existing=True), found)
+                return await translate.answer(Response(existing=True), found)
             if begun.watch is None:
                 return holding(Response, execution=translate.pending(begun.order, begun.request.input))
             found = await self._ended(execution_id, begun.watch, self._wait_end(begun.request, answer_by))
-            return translate.answer(Response(), found)
+            return await translate.answer(Response(), found)
         finally:
             if begun.watch is not None:
                 begun.watch.close()

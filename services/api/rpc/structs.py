@@ -14,6 +14,7 @@ from google.protobuf import struct_pb2
 from google.protobuf.message import Message
 
 from services.api.app.refusals import invalid_field, invalid_fields
+from services.chassis.grpc.beside import HERE_BYTES_MAX, beside
 from windlass.definition.json_values import number, sift
 from windlass.definition.limits import DEPTH_MAX
 
@@ -47,16 +48,25 @@ class StructTooLarge(Exception):
     """The Struct has more values than JSON of the allowed size can have."""
 
 
-def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, Any]:
+async def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, Any]:
     """The content of the Struct, or a refusal that names it `field`. The guard has refused NUL already.
 
     Only a Struct that is surely over `bytes_max` as JSON is refused here. The caller measures the others.
     """
-    reader = _StructReader(bytes_max)
     try:
-        document = reader.members(struct, 0)
+        return _sound(struct, field, min(bytes_max, HERE_BYTES_MAX))
+    except StructTooLarge:
+        # Its size is only known once it is read, so a large one is begun again.
+        pass
+    try:
+        return await beside(bytes_max, lambda: _sound(struct, field, bytes_max))
     except StructTooLarge:
         raise invalid_field(field, "TOO_LARGE", f"has more than {bytes_max} bytes") from None
+
+
+def _sound(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, Any]:
+    reader = _StructReader(bytes_max)
+    document = reader.members(struct, 0)
     if reader.has_odd:
         raise invalid_fields(sift(document, field).faults)
     return document
@@ -113,7 +123,7 @@ class _StructReader:
 
 
 def fill(struct: struct_pb2.Struct, content: bytes) -> None:
-    """Parse a JSON object into `struct`; any other value becomes `{"value": …}`."""
+    """Parse a JSON object into `struct`; any other value becomes `{"value": …}`. Large content is filled `beside`."""
     if not content:
         return
     document = orjson.loads(content)
@@ -122,8 +132,7 @@ def fill(struct: struct_pb2.Struct, content: bytes) -> None:
 
 
 def fill_documents(message: Any, documents: bytes) -> None:
-    """Parse JSON with the members `inputs` and `config` into the fields of these names. A mebibyte takes a second
-    perhaps, so this is called in a thread."""
+    """Parse JSON with the members `inputs` and `config` into the fields of these names."""
     found = orjson.loads(documents)
     for name in ("inputs", "config"):
         fill(getattr(message, name), orjson.dumps(found[name]))

@@ -20,6 +20,7 @@ from services.api.app import ports
 from services.api.app.starts import INPUT_BYTES_MAX, PreparedStart, StartCommand
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
+from services.chassis.grpc.beside import beside
 from services.chassis.identity.callers import caller
 from services.chassis.telemetry.tracing import parse_traceparent
 from windlass.api.v1 import executions_pb2, exports_pb2, resources_pb2, workspaces_pb2
@@ -52,8 +53,8 @@ GIVEN_UP: Final = "ExecutionGivenUp"
 _BILLION: Final = 1_000_000_000
 
 
-def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand:
-    document = to_dict(request.input, "input", INPUT_BYTES_MAX)
+async def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand:
+    document = await to_dict(request.input, "input", INPUT_BYTES_MAX)
     timeout = request.timeout.seconds * _BILLION + request.timeout.nanos
     return StartCommand(
         request.workflow, request.version, document, request.request_id, request.labels, request.priority, timeout
@@ -132,7 +133,11 @@ def input_of(execution: ports.ExecutionView) -> bytes:
     return content
 
 
-def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
+async def approval(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
+    return await beside(record.ByteSize(), lambda: approval_of(record))
+
+
+def approval_of(record: reads_pb2.ApprovalRecord) -> resources_pb2.Approval:
     shown = resources_pb2.Approval()
     shown.CopyFrom(record.approval)
     fill(shown.form, record.form)
@@ -148,12 +153,17 @@ def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:
     return execution
 
 
-def answer(response: Answer, execution: ports.ExecutionView) -> Answer:
+async def answer(response: Answer, execution: ports.ExecutionView) -> Answer:
     """The answer is filled in place, so that the input and output are not copied."""
+    given, output = input_of(execution), b"" if execution.record is None else execution.record.output
     shown = response.execution
     shown.CopyFrom(listed(execution))
-    fill(shown.input, input_of(execution))
-    fill(shown.output, b"" if execution.record is None else execution.record.output)
+
+    def fill_both() -> None:
+        fill(shown.input, given)
+        fill(shown.output, output)
+
+    await beside(len(given) + len(output), fill_both)
     return response
 
 
@@ -223,6 +233,11 @@ def event(found: ports.EventView) -> resources_pb2.Event:
     return made
 
 
+def event_bytes(found: ports.EventView) -> int:
+    """The size of what the event holds as JSON."""
+    return 0 if isinstance(found.record, ports.ExecutionView) else len(found.record.details)
+
+
 def _last_event(given_up: ports.ExecutionView) -> resources_pb2.Event:
     """The end of an execution that was given up. It is the only event if the execution was never admitted."""
     shown, seq = listed(given_up), given_up.last_seq
@@ -232,7 +247,11 @@ def _last_event(given_up: ports.ExecutionView) -> resources_pb2.Event:
     return made
 
 
-def workflow(record: ports.WorkflowRecord) -> resources_pb2.Workflow:
+async def workflow(record: ports.WorkflowRecord) -> resources_pb2.Workflow:
+    return await beside(len(record.definition), lambda: workflow_of(record))
+
+
+def workflow_of(record: ports.WorkflowRecord) -> resources_pb2.Workflow:
     fields = _common(record, "workflow version create_time update_time archive_time source source_format")
     description = orjson.loads(record.definition).get("description", "")
     made = resources_pb2.Workflow(**fields, etag=str(record.revision), description=description)

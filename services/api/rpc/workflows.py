@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final, TypeVar
 
 import orjson
 
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
-from services.api.app.ports import AnnouncedModules, ExecutionReads, NewVersion, Workflows
+from services.api.app.ports import AnnouncedModules, ExecutionReads, NewVersion, WorkflowRecord, Workflows
 from services.api.app.startables import Startables
 from services.api.rpc import translate
 from services.api.rpc.examining import DefinitionExaminer
 from services.api.rpc.pages import Page
 from services.api.rpc.structs import holding
+from services.chassis.grpc.beside import beside
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
@@ -61,7 +62,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             raise applied
         return holding(
             pb.ApplyWorkflowResponse,
-            workflow=translate.workflow(applied.workflow),
+            workflow=await translate.workflow(applied.workflow),
             change=applied.change,
             warnings=warnings,
         )
@@ -82,14 +83,17 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
                 raise refusals.version_not_found(request.workflow, request.version)
         if record is None:
             raise refusals.workflow_not_found(request.workflow)
-        return holding(pb.GetWorkflowResponse, workflow=translate.workflow(record))
+        return holding(pb.GetWorkflowResponse, workflow=await translate.workflow(record))
 
     async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: RpcCall) -> pb.ListWorkflowsResponse:
         page = Page(request, "workflows", str(request.show_archived))
         found = await self._workflows.page(
             caller().workspace, page.after, page.size + 1, with_archived=request.show_archived
         )
-        shown, token = page.cut(found.rows, lambda row: row.workflow, translate.workflow, is_cut=found.is_cut)
+        shown, token = await beside(
+            _bytes_of(found.rows),
+            lambda: page.cut(found.rows, lambda row: row.workflow, translate.workflow_of, is_cut=found.is_cut),
+        )
         return holding(pb.ListWorkflowsResponse, workflows=shown, next_page_token=token)
 
     async def ListWorkflowVersions(
@@ -99,7 +103,10 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         found = await self._workflows.versions(workspace, request.workflow, page.after_number, page.size + 1)
         if not found.rows and not page.after:
             raise refusals.workflow_not_found(request.workflow)
-        shown, token = page.cut(found.rows, lambda row: str(row.version), translate.version, is_cut=found.is_cut)
+        shown, token = await beside(
+            _bytes_of(found.rows),
+            lambda: page.cut(found.rows, lambda row: str(row.version), translate.version, is_cut=found.is_cut),
+        )
         return holding(pb.ListWorkflowVersionsResponse, versions=shown, next_page_token=token)
 
     async def ArchiveWorkflow(self, request: pb.ArchiveWorkflowRequest, context: RpcCall) -> pb.ArchiveWorkflowResponse:
@@ -117,7 +124,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         crash_point("api.workflow.before_answer")
         if record is None:
             raise refusals.workflow_not_found(workflow)
-        return translate.workflow(record)
+        return await translate.workflow(record)
 
     async def _warnings(self, verdict: Verdict) -> list[resources_pb2.Fault]:
         announced = AnnouncedModules()
@@ -132,6 +139,10 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     async def _startable(self, verdict: Verdict) -> Collection[str]:
         names = {name for name, _ in verdict.children}
         return await self._workflows.startable_names(caller().workspace, names) if names else ()
+
+
+def _bytes_of(records: Sequence[WorkflowRecord]) -> int:
+    return sum(len(record.definition) for record in records)
 
 
 class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):

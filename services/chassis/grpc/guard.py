@@ -29,7 +29,7 @@ from services.chassis.grpc.limits import PUBLIC, SMALL_BYTES_MAX, ServerLimits
 from services.chassis.grpc.long_calls import LongCalls
 from services.chassis.grpc.open_calls import OpenCalls, address_of
 from services.chassis.grpc.receiving import Receiving
-from services.chassis.grpc.validation import decode, prepare, validate
+from services.chassis.grpc.validation import decode, prepare, search_nul, validate
 from services.chassis.identity import callers
 from services.chassis.identity.callers import CallerKind, Identity, Rule
 from services.chassis.process.naming import SERVICE_CREDENTIAL_KEY
@@ -125,9 +125,11 @@ class Guard:
             decode,
             handler.request_deserializer,
             _bytes_max(rule, request_bytes_max),
-            refuses_nul=not rule.judges_text,
+            # The text of a single request is searched once it has been read (search_nul).
+            refuses_nul=handler.request_streaming and not rule.judges_text,
             items_max=rule.items_max,
         )
+        requested = functools.partial(_requested, decoded, searches_text=not rule.judges_text)
         is_long = not rule.is_open and (rule.seconds_max is None or rule.seconds_max > LONG_SECONDS)
         read = self._reader(method, rule)
         serialize = handler.response_serializer
@@ -135,13 +137,13 @@ class Guard:
             work = _work_on_stream(behaviour, read)
         elif rule.is_open:
             # Its answers are small.
-            work = _work(_streaming(behaviour), decoded, read, None)
+            work = _work(_streaming(behaviour), requested, read, None)
         else:
             if handler.response_streaming and not inspect.isasyncgenfunction(behaviour):
                 raise TypeError(f"{method} writes its answers itself: it has to yield them")
             assert serialize is not None
             answer = self._answering(behaviour, serialize)
-            work = _work(answer, decoded, self._holding(read), self._long_calls if is_long else None)
+            work = _work(answer, requested, self._holding(read), self._long_calls if is_long else None)
             # The answers are bytes already, so that their size is known.
             serialize = None
         is_unary = not (handler.request_streaming or handler.response_streaming)
@@ -368,15 +370,28 @@ def _work_on_stream(behaviour: Any, read: ReadRequest) -> Handler:
     return work
 
 
-def _work(answer: Handler, decoded: Callable[[bytes], Any], read: ReadRequest, long_calls: LongCalls | None) -> Handler:
+async def _requested(decoded: Callable[[bytes], Any], raw: bytes, *, searches_text: bool) -> Any:
+    """The single request of a call, from its bytes."""
+    request = decoded(raw)
+    if searches_text:
+        await search_nul(request, raw)
+    validate(request)
+    return request
+
+
+def _work(
+    answer: Handler,
+    requested: Callable[[bytes], Coroutine[Any, Any, Any]],
+    read: ReadRequest,
+    long_calls: LongCalls | None,
+) -> Handler:
     """Reads the single request, and runs the handler."""
 
     async def work(_: Any, context: RpcCall) -> Any:
         raw = await read(context)
         if raw is grpc.aio.EOF:
             raise Refusal("INVALID_REQUEST", "the call ended without a request")
-        request = decoded(raw)
-        validate(request)
+        request = await requested(raw)
         if long_calls is not None and (key := _key(context)) is not None:
             return await long_calls.run(key, answer(request, context))
         return await answer(request, context)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from services.api.rpc.runs import RunServicer
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
+from tests.support.probe import turns_during
 from windlass.api.v1 import runs_pb2
 from windlass.coordinator.v1 import reads_pb2
 
@@ -34,3 +37,29 @@ async def test_page_that_was_cut_goes_on() -> None:
         pages.append(len(answer.runs))
         request.page_token = answer.next_page_token
     assert pages == [1] * 10
+
+
+class LargeReads:
+    """Runs with large outputs."""
+
+    async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse:
+        output = orjson.dumps([0] * 20_000)
+        records = [reads_pb2.RunRecord(workspace="team", output=output) for _ in range(3)]
+        return reads_pb2.ListRunsResponse(runs=records)
+
+    async def run(self, run_id: str) -> reads_pb2.RunRecord:
+        return (await self.runs(reads_pb2.ListRunsRequest())).runs[0]
+
+
+async def test_others_are_served_while_large_runs_are_shown() -> None:
+    set_caller(Identity(CallerKind.MEMBER, "key", "team", "READER"))
+    reads: Any = LargeReads()
+    nothing: Any = None
+    runs = RunServicer(nothing, reads, nothing)
+    listed, turns = await turns_during(runs.ListRuns(runs_pb2.ListRunsRequest(), nothing))
+    assert [len(run.output.list_value) for run in listed.runs] == [20_000] * 3
+    assert turns > 10
+    run_id = f"01a1ef02-cd5c-7fc1-ac68-{0:012x}.1"
+    got, turns = await turns_during(runs.GetRun(runs_pb2.GetRunRequest(run_id=run_id), nothing))
+    assert len(got.run.output.list_value) == 20_000
+    assert turns > 10

@@ -26,7 +26,7 @@ from services.chassis.grpc.errors import DependencyUnavailable, remote_status
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.process.clock import SystemClock
 from services.chassis.telemetry.tracing import Sampler, new_trace
-from tests.support.probe import some, until
+from tests.support.probe import some, turns_during, until
 from tests.unit.api.test_start_orders import MemoryChecker, MemoryRequests, MemoryWorkflows
 from windlass.api.v1 import executions_pb2, resources_pb2
 from windlass.coordinator.v1 import reads_pb2
@@ -114,6 +114,14 @@ def test_a_record_stays_as_it_is_for_its_next_reader() -> None:
     assert [document_of(each.details, 1_000) for each in events] == [OUTPUT] * 2
     runs = [translate.run(run) for _ in range(2)]
     assert [document_of(each.output.struct_value, 1_000) for each in runs] == [OUTPUT] * 2
+
+
+async def test_others_are_served_while_a_large_answer_is_made() -> None:
+    content = orjson.dumps({"list": [1.5] * 50_000})
+    record = reads_pb2.ExecutionRecord(workspace="team", input=b"{}", output=content)
+    answer, turns = await turns_during(translate.answer(executions_pb2.GetExecutionResponse(), execution_of(record)))
+    assert document_of(answer.execution.output, 1_000_000) == orjson.loads(content)
+    assert turns > 10
 
 
 async def test_start_that_is_refused_on_its_way_leaves_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
