@@ -32,6 +32,10 @@ class ServerLimits:
     connections_max: int = 10_000
     idle_seconds: float = 600.0
     greeting_seconds: float = 10.0
+    # Calls that one connection has open. A client keeps its other calls back until some of these have ended. gRPC
+    # itself resets those of a client that does not, which costs us nothing. A refusal of ours costs the event loop as
+    # much as a small call, so nobody should fill the loop with refusals over a few connections.
+    connection_calls_max: int = 1_000
     # Calls of callers with a key. What is left of the number above is a reserve for our own services, which have no
     # limit here, and for calls that are not admitted yet. open_calls.py says how many a single key may have. A call
     # takes up to 100 KiB: WINDOW_BYTES, and what gRPC and its handler need.

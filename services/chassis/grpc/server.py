@@ -34,7 +34,6 @@ KEEPALIVE_PING_SECONDS_MIN: Final = 5
 _CHANNELZ: Final = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"]
 _SEND_BYTES_MAX: Final = 64 * MEBIBYTE
 _METADATA_BYTES_MAX: Final = 16 * 1024
-_STREAMS_PER_CONNECTION_MAX: Final = 10_000
 _RPCS_PENDING_MAX: Final = 20_000
 _OWN_RULES: Final[Mapping[str, Rule]] = {
     f"/{health.SERVICE_NAME}/Check": anyone(),
@@ -60,7 +59,10 @@ def server_options(limits: ServerLimits, addresses: int = 1) -> list[tuple[str, 
         # Both limits are equal, because between the two gRPC refuses at random.
         ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
         ("grpc.absolute_max_metadata_size", _METADATA_BYTES_MAX),
-        ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION_MAX),
+        ("grpc.max_concurrent_streams", limits.connection_calls_max),
+        # This would count calls that have ended and wait to be forgotten here, so that a client that keeps to the limit
+        # would be refused.
+        ("grpc.http.overload_protection", 0),
         ("grpc.server.max_pending_requests", _RPCS_PENDING_MAX),
         ("grpc.server.max_pending_requests_hard_limit", 2 * _RPCS_PENDING_MAX),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_PING_SECONDS_MIN * 1_000),

@@ -21,7 +21,7 @@ from tests.support.proxy import cable
 from tests.support.unfinished import Connection
 from tests.unit.chassis.shop import LARGE, SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 
-BUY, _, _, PACK = SHOP_METHODS
+BUY, _, CHAT, PACK = SHOP_METHODS
 
 
 async def served_at_last(call: Callable[[], Any]) -> str:
@@ -95,6 +95,40 @@ async def test_one_key_leaves_calls_to_others_of_its_workspace_and_a_workspace_t
         for call in (*calls, *mine):
             call.cancel()
         assert await served_at_last(lambda: counter.stub(bearer="admin").Buy(counter.order()))
+
+
+async def test_calls_beyond_those_of_one_connection_end_before_they_reach_the_guard(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(), limits=ServerLimits(connection_calls_max=5)) as counter:
+        connection = await asyncio.to_thread(Connection, counter.address)
+        opened = ended = 0
+        while not ended and opened < 20:
+            connection.open(CHAT, [("authorization", "Bearer admin")])
+            opened += 1
+            # The first five are kept open.
+            ended = await asyncio.to_thread(connection.ended, 1, wait_seconds=0.0 if opened <= 5 else 1.0)
+        assert opened < 20
+        assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt
+        connection.close()
+
+
+async def test_further_calls_of_one_connection_wait_until_others_have_ended(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(), limits=ServerLimits(connection_calls_max=5)) as counter:
+        stub = counter.stub(bearer="admin")
+
+        async def talk() -> Any:
+            chat = stub.Chat(timeout=60)
+            await chat.write(counter.order("boots"))
+            assert (await chat.read()).receipt == "boots"
+            return chat
+
+        chats = [await talk() for _ in range(5)]
+        waiting = asyncio.create_task(talk())
+        assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt, "another connection is not held up"
+        assert not waiting.done()
+        await chats.pop().done_writing()
+        chats.append(await waiting)
+        for chat in chats:
+            chat.cancel()
 
 
 class SlowRing(KeyRing):
