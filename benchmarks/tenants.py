@@ -2,7 +2,7 @@
 
 It prints one JSON line for each load: the quiet one's times from the start call to the result, before and after the
 load (`alone`) and during it (`beside`), and the ratio of their 95th percentiles. It fails if one is too high. The quiet
-workflow is a no-op and a template behind it, run one at a time.
+workflow is a no-op and a template behind it, run one at a time by a process of its own (quiet_tenant.py).
 
 A load is one loud tenant, 49 of them, or one that attacks as in tests/chaos/attacks.py, again and again.
 """
@@ -15,7 +15,7 @@ import contextlib
 import json
 import sys
 import tempfile
-import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -26,18 +26,15 @@ from google.protobuf.struct_pb2 import Struct
 
 from benchmarks.measure import percentile
 from tests.chaos.arena import LEASE_SCALE, OPEN, Arena, hostile_server
-from tests.chaos.attacks import ATTACKS
+from tests.chaos.attacks import ATTACKS, over_and_over
 from tests.chaos.test_red_team import MODULES
 from tests.support.api import Client, new_workspace
 from tests.support.stack import running_stack
-from windlass.api.v1.resources_pb2 import Execution
 
 QUIET: dict[str, Any] = {
     "nodes": [{"id": "a", "module": "noop@1"}, {"id": "b", "module": "transform@1", "inputs": {"x": "{{ input }}"}}],
     "edges": [{"from": "a", "to": "b"}],
 }
-# Between two executions of the quiet one.
-PAUSE_SECONDS = 0.2
 # Until each of 49 tenants has had its turn.
 SETTLE_SECONDS = 30.0
 # Until an attack is under way.
@@ -133,8 +130,20 @@ async def long_delays_of_many(loud: Sequence[Client]) -> AsyncIterator[None]:
         yield
 
 
+@contextlib.asynccontextmanager
+async def large_answers(loud: Sequence[Client]) -> AsyncIterator[None]:
+    """One tenant: an execution with an input of 50,000 numbers is read again and again, by four callers at once."""
+    numbers = Struct()
+    numbers.update({"many": [-1.5] * 50_000})
+    client = loud[0]
+    (id_,) = await held(client, many(1, "n", module="noop@1"), input=numbers)
+    async with over_and_over(4, lambda: client.get(id_)):
+        yield
+
+
 LOADS: dict[str, Callable[[Sequence[Client]], AbstractAsyncContextManager[None]]] = {
-    load.__name__: load for load in (long_delays, slow_templates, waves, long_delays_of_many, short_delays_of_many)
+    load.__name__: load
+    for load in (long_delays, slow_templates, waves, long_delays_of_many, short_delays_of_many, large_answers)
 }
 # One hostile tenant.
 ATTACKING = (
@@ -163,15 +172,18 @@ async def attacked(arena: Arena, name: str) -> AsyncIterator[None]:
             await attacking
 
 
-async def times_of(quiet: Client, count: int) -> list[float]:
-    times_ms = []
-    for _ in range(count):
-        begun = time.perf_counter()
-        execution = await quiet.run("quiet")
-        times_ms.append((time.perf_counter() - begun) * 1e3)
-        if execution.state != Execution.SUCCESS:
-            raise RuntimeError(f"execution {execution.id!r} is {execution.state}: {execution.error.message}")
-        await asyncio.sleep(PAUSE_SECONDS)
+async def times_of(arena: Arena, count: int) -> list[float]:
+    command = [sys.executable, "-m", "benchmarks.quiet_tenant", arena.stack.member("api").grpc, "quiet", str(count)]
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    try:
+        printed, _ = await process.communicate(arena.quiet.key.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise RuntimeError("the quiet tenant was not served; its error is above")
+    times_ms: list[float] = json.loads(printed)
     return times_ms
 
 
@@ -181,17 +193,17 @@ def figures(times_ms: Sequence[float]) -> dict[str, float]:
 
 async def measure(arena: Arena, names: Sequence[str], count: int) -> bool:
     """Whether the quiet one was served beside all of them as it should be."""
-    stack, quiet, is_served = arena.stack, arena.quiet, True
+    stack, is_served = arena.stack, True
     loud = [await new_workspace(stack, f"loud-{number}", executions_max=3) for number in range(LOUD)]
-    await quiet.apply("quiet", **QUIET)
-    await times_of(quiet, 30)
+    await arena.quiet.apply("quiet", **QUIET)
+    await times_of(arena, 30)
     for name in names:
-        alone = await times_of(quiet, count)
+        alone = await times_of(arena, count)
         async with LOADS[name](loud) if name in LOADS else attacked(arena, name):
             await asyncio.sleep(SETTLE_SECONDS if name in LOADS else ATTACK_SECONDS)
-            beside = await times_of(quiet, count)
+            beside = await times_of(arena, count)
         await asyncio.sleep(CANCEL_SECONDS)
-        alone += await times_of(quiet, count)
+        alone += await times_of(arena, count)
         ratio = round(percentile(beside, 0.95) / percentile(alone, 0.95), 2)
         is_served = is_served and ratio <= RATIO_MAX
         line = {"load": name, "alone": figures(alone), "beside": figures(beside), "p95_ratio": ratio}
