@@ -219,7 +219,7 @@ async def set_aside(letters: Letters, run_id: str) -> Any:
 @pytest.mark.parametrize("workflow", ["left", "tried"])
 async def test_work_that_no_runner_has_is_set_aside_by_hand(letters: Letters, workflow: str) -> None:
     """The work was handed to somebody else, or awaits its next attempt."""
-    retry = {"attempts": 9, "initialDelay": "10m", "factor": 1, "maxDelay": "10m"}
+    retry = {"attempts": 9, "initialDelay": "24h", "factor": 1, "maxDelay": "24h", "budget": 0}
     await letters.client.apply("left", [{"id": "a", "module": "test.leaves@1"}])
     tried = {"id": "a", "module": "fail@1", "config": {"type": "TRANSIENT", "message": "busy"}, "retry": retry}
     await letters.client.apply("tried", [tried])

@@ -182,7 +182,7 @@ async def test_work_that_failed_names_its_error_and_what_inspects_it(shared_stac
 
 async def test_a_backoff_and_a_sleep_say_until_when(shared_stack: Stack, client: Client) -> None:
     tried = {"id": "tried", "module": "fail@1", "config": {"type": "TRANSIENT", "message": "busy"}}
-    retry = {"attempts": 9, "initialDelay": "10m", "factor": 1, "maxDelay": "10m"}
+    retry = {"attempts": 9, "initialDelay": "24h", "factor": 1, "maxDelay": "24h", "budget": 0}
     nap = {"id": "nap", "module": "sleep@1", "config": {"duration": "1h"}}
     await client.apply("patient", [{**tried, "retry": retry}, nap])
     execution = await client.start("patient")

@@ -88,7 +88,8 @@ async def test_lost_revocation_is_repeated_by_the_next_holder(on_stage: Stage) -
     """The holder ends the run at the node's timeout, and cannot tell the runner."""
     address, session = await on_stage.coordinator("0")
     other_address, other = await on_stage.coordinator("1")
-    retry = {"attempts": 2, "initialDelay": "200s"}
+    # The wait is a random part of the delay, and the execution is parked if more than 10 s of it are left.
+    retry = {"attempts": 2, "initialDelay": "24h", "maxDelay": "24h", "budget": 0}
     nodes = [{"id": "a", "module": "noop@1", "timeout": "0.1s", "retry": retry}]
     async with cable(address) as link:
         runner = await on_stage.runner(link.address)
