@@ -34,7 +34,7 @@ _OPEN, _END = object(), object()
 # How long a peer may not notice that the other side is gone: keepalive finds it.
 UNNOTICED_SECONDS = 4.0
 # How late a call or its answer may be. It is longer than any caller waits, and than the pauses between its attempts.
-_LATE_SECONDS = 3.0
+LATE_SECONDS = 3.0
 # (server's method, whether it goes to the server, the connection, bytes)
 Tap = Callable[["Connection", bool, bytes], None]
 
@@ -96,7 +96,7 @@ class Network:
         return fate
 
     def lateness(self) -> float:
-        return self.random.choice([self.random.uniform(0.0, 0.1), self.random.uniform(0.0, _LATE_SECONDS)])
+        return self.random.choice([self.random.uniform(0.0, 0.1), self.random.uniform(0.0, LATE_SECONDS)])
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cut

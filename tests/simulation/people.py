@@ -12,6 +12,7 @@ import grpc
 
 from services.api.app.identifiers import digest_of
 from tests.simulation.channels import Channels
+from tests.simulation.network import LATE_SECONDS
 from tests.simulation.processes import address_of
 from tests.simulation.workloads import GO, SLOW, Sending
 from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
@@ -116,9 +117,10 @@ class People:
             await world.clock.sleep(0.5)
 
     async def _quarantine(self, execution_id: str, workspace: str) -> None:
-        """The slow node is set aside as soon as it is seen. It may be over when the message comes."""
+        """The slow node is set aside as soon as it is seen. It may be over when the message comes. It is never seen if
+        a fork takes it over, where another node may fail and wait for a decision."""
         world = self._world
-        while not world.invariants.is_final(execution_id):
+        while not (world.invariants.is_final(execution_id) or world.invariants.open_letters(execution_id)):
             if number := world.invariants.live_run(execution_id, SLOW):
                 return await self._give(
                     execution_id, workspace, f"quarantine:{execution_id}:{number}", quarantine={"run": number}
@@ -128,12 +130,18 @@ class People:
 
     async def _decide(self, execution_id: str, workspace: str, kinds: Sequence[str]) -> None:
         """About each dead letter, until the execution has ended and none is open. A refused decision is sent anew."""
-        world = self._world
+        world, was_over = self._world, False
         for attempt in itertools.count(1):
             letters = world.invariants.open_letters(execution_id)
             state = world.invariants.final_state(execution_id)
-            if state and (state != "FAILED" or not letters):
+            is_over = bool(state and (state != "FAILED" or not letters))
+            if is_over and was_over:
                 return
+            was_over = is_over
+            if is_over:
+                # A copy of a decision may arrive so late, and reopens an execution that was cancelled.
+                await world.clock.sleep(LATE_SECONDS + _LOOK_SECONDS)
+                continue
             for number in letters:
                 give = []
                 for kind in world.random.sample(kinds, len(kinds)):
