@@ -55,11 +55,7 @@ func main() {
 	signalled, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	var coordinators []*grpc.ClientConn
 	for address := range strings.SplitSeq(os.Getenv("WINDLASS_COORDINATORS"), ",") {
-		coordinator, err := dial(address)
-		if err != nil {
-			log.Fatalln(err)
-		}
-		coordinators = append(coordinators, coordinator)
+		coordinators = append(coordinators, dial(address))
 	}
 	runner := NewRunner(modules, *places, coordinators)
 	var sessions sync.WaitGroup
@@ -71,21 +67,23 @@ func main() {
 	sessions.Wait()
 }
 
-func dial(address string) (*grpc.ClientConn, error) {
+func dial(address string) *grpc.ClientConn {
 	secure := insecure.NewCredentials()
 	if file := os.Getenv("WINDLASS_TLS_AUTHORITY_FILE"); file != "" {
-		var err error
-		if secure, err = credentials.NewClientTLSFromFile(file, ""); err != nil {
-			return nil, err
-		}
+		secure = must(credentials.NewClientTLSFromFile(file, ""))
 	}
 	// A lost connection must be replaced within the grace, so the pauses are shorter than gRPC's own.
 	pauses := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second / 4}
-	return grpc.NewClient(address,
-		grpc.WithTransportCredentials(secure),
-		grpc.WithPerRPCCredentials(keyFile(os.Getenv("WINDLASS_RUNNER_KEY_FILE"))),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: 2 * time.Second}),
-	)
+	connect := grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: 2 * time.Second})
+	key := grpc.WithPerRPCCredentials(keyFile(os.Getenv("WINDLASS_RUNNER_KEY_FILE")))
+	return must(grpc.NewClient(address, grpc.WithTransportCredentials(secure), key, connect))
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		log.Fatalln(err)
+	}
+	return value
 }
 
 // A keyFile holds the key that goes with every call.

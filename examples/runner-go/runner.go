@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -31,8 +32,7 @@ const inlineMax, outputMax, partMax, triesMax = 256 << 10, 64 << 20, 1 << 20, 8
 // in a frame.
 const deniedMax, reportsInFlight, reportsInFrame = 10_000, 4_000, 8
 
-var errStopped, errDraining = errors.New("the execution ends"), errors.New("the runner drains")
-var errTimeout = errors.New("the node's timeout has passed")
+var errStopped, errDraining, errTimeout = errors.New("stopped"), errors.New("drained"), errors.New("timed out")
 
 // The coordinator waits to hear that work has stopped which it revokes for one of these reasons.
 var waitsFor = map[string]error{"CANCELLED": errStopped, "TIMEOUT": errStopped, "FAILED": errStopped}
@@ -51,9 +51,10 @@ type permanent struct{ error }
 // sent on one session after the other, until a coordinator answers it.
 type run struct {
 	*types.Lease
-	stop     context.CancelCauseFunc
-	progress *pb.RunProgress // nil: the work is over
-	report   *pb.RunReport
+	workspace string
+	stop      context.CancelCauseFunc
+	progress  *pb.RunProgress // nil: the work is over
+	report    *pb.RunReport
 	// The session that serves the lease, to which the report goes first; and the one on which it was sent last.
 	session, sentOn *session
 }
@@ -67,16 +68,17 @@ type Runner struct {
 	handBack     context.CancelCauseFunc
 	drained      chan struct{}
 
-	mu                   sync.Mutex
-	changed              chan struct{} // closed, and replaced, when a session may have something to send
-	instance             string
-	aliveAt              time.Time // when the newest beat or attach that was answered was sent
-	lostAt               time.Time // when a stream was lost: then the others beat at once, to show that the instance lives
+	mu       sync.Mutex
+	changed  chan struct{} // closed, and replaced, when a session may have something to send
+	instance string
+	// When the newest beat or attach that was answered was sent; and when a stream was lost. Then the others beat at once,
+	// to show that the instance lives.
+	aliveAt, lostAt      time.Time
+	selfFence            time.Duration // of the newest answer to an attach
 	draining             bool
 	sessions             map[*session]bool
-	held                 map[string]*run
+	held, reports        map[string]*run
 	denied, deniedBefore map[string]int64 // epochs; up to them, the leases of these ids never begin
-	reports              map[string]*run
 }
 
 func NewRunner(modules map[string]Module, places int, coordinators []*grpc.ClientConn) *Runner {
@@ -94,11 +96,10 @@ func (r *Runner) wake() { close(r.changed); r.changed = make(chan struct{}) }
 // patience is handed back.
 func (r *Runner) Drain(patience time.Duration) {
 	time.AfterFunc(patience, func() { r.handBack(errDraining) })
-	deadline := time.Now().Add(2 * patience)
-	for isDrained := false; !isDrained && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for isDone, end := false, time.Now().Add(2*patience); !isDone && time.Now().Before(end); time.Sleep(time.Second / 50) {
 		r.mu.Lock()
 		r.draining = true
-		isDrained = len(r.held)+len(r.reports) == 0
+		isDone = len(r.held)+len(r.reports) == 0
 		r.mu.Unlock()
 	}
 	close(r.drained)
@@ -108,6 +109,8 @@ func (r *Runner) Drain(patience time.Duration) {
 func (r *Runner) take(s *session, grant *pb.RunGrant) (refusal string) {
 	id, epoch := grant.Lease.LeaseId, grant.Lease.Epoch
 	known, module := r.held[id], r.modules[grant.Module]
+	isOfWorkspace := func(l *run) bool { return l.workspace == grant.Workspace }
+	isAtWork := slices.ContainsFunc(slices.Collect(maps.Values(r.held)), isOfWorkspace)
 	switch {
 	case known != nil && known.Epoch == epoch: // it was delivered twice
 		known.session = s
@@ -122,12 +125,14 @@ func (r *Runner) take(s *session, grant *pb.RunGrant) (refusal string) {
 		return "UNKNOWN_MODULE"
 	case time.Since(r.aliveAt) >= s.timing.GetSelfFence().AsDuration(): // the coordinators may have given this instance up
 		return "SELF_FENCED"
+	case isAtWork && 0 < grant.PlacesMax && int(grant.PlacesMax) <= len(r.held): // the other places are for others
+		return "NO_CAPACITY"
 	case known != nil:
 		r.drop(known, nil)
 	}
 	ctx, stop := context.WithCancelCause(r.work)
 	progress := &pb.RunProgress{RunId: id, Epoch: epoch, StartTime: timestamppb.Now()}
-	r.held[id] = &run{Lease: grant.Lease, session: s, stop: stop, progress: progress}
+	r.held[id] = &run{Lease: grant.Lease, workspace: grant.Workspace, session: s, stop: stop, progress: progress}
 	go r.perform(ctx, r.held[id], module, grant, s.instance)
 	return ""
 }
@@ -172,8 +177,7 @@ func (r *Runner) answered(s *session, id, refusal string) {
 		return
 	}
 	delete(r.reports, id)
-	s.inFlight--
-	if refusal == "REPORT_INVALID" && l.report.GetFailed() == nil {
+	if s.inFlight--; refusal == "REPORT_INVALID" && l.report.GetFailed() == nil {
 		l.report, l.sentOn = proto.CloneOf(l.report), nil
 		l.report.Head.ReportId = uuid.NewString()
 		setOutcome(l.report, nil, errors.New("the coordinator did not understand the outcome"))
@@ -228,6 +232,7 @@ type session struct {
 	giveUp                       context.CancelCauseFunc
 	isLive, isBeating, drainSaid bool          // it is attached; a beat is unanswered; we said that we drain
 	timing                       *types.Timing // as the coordinator says in its answer to the attach
+	silence                      time.Duration // so long an answer to the attach or to a beat may take
 	beatSentAt, heardAt          time.Time
 	beatNumber, creditNumber     int64
 	received, counted            int64 // the grants that came, and those of which the coordinator knows it
@@ -255,10 +260,9 @@ func (r *Runner) Keep(client pb.RunnerSessionsClient) {
 func (r *Runner) converse(client pb.RunnerSessionsClient) (s *session, err error) {
 	ctx, giveUp := context.WithCancelCause(context.Background())
 	s = &session{giveUp: giveUp}
-	attach := r.attach(s)
 	stream, err := client.Session(ctx)
 	if err == nil {
-		_ = stream.Send(attach) // when it fails, Recv says why
+		_ = stream.Send(r.attach(s)) // when it fails, Recv says why
 		go r.write(ctx, s, stream)
 	}
 	for err == nil {
@@ -281,8 +285,9 @@ func (r *Runner) attach(s *session) *pb.SessionRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.instance, s.beatSentAt, s.isBeating, r.sessions[s] = r.instance, time.Now(), true, true
-	attach := &types.Attach{Holder: "runner-go", InstanceId: r.instance, WantsRendered: true}
-	attach.Capacity = int32(r.places * len(r.coordinators))
+	s.silence = cmp.Or(r.selfFence, 8*time.Second)
+	capacity := int32(r.places * len(r.coordinators))
+	attach := &types.Attach{Holder: "runner-go", InstanceId: r.instance, Capacity: capacity, WantsRendered: true}
 	for name, module := range r.modules {
 		if attach.Modules = append(attach.Modules, name); module.Idempotent {
 			attach.IdempotentModules = append(attach.IdempotentModules, name)
@@ -301,16 +306,17 @@ func (r *Runner) receive(s *session, message *pb.SessionResponse) error {
 	defer r.wake()
 	control := message.GetControl()
 	attached, beat, fault := control.GetAttached(), control.GetBeat(), control.GetFault()
-	if s.instance != r.instance {
+	switch s.heardAt = time.Now(); {
+	case s.instance != r.instance:
 		return errors.New("the instance has ended")
-	}
-	s.heardAt = time.Now()
-	if attached != nil {
-		s.isLive, s.timing = true, attached.Timing
+	case attached != nil && !isSound(attached.Timing):
+		return errors.New("the times of the coordinator contradict each other")
+	case attached != nil:
+		s.isLive, s.timing, r.selfFence = true, attached.Timing, attached.Timing.SelfFence.AsDuration()
+		s.silence = 2 * s.timing.Beat.AsDuration()
 	}
 	if attached != nil || beat.GetRenewed() {
-		s.isBeating = false
-		if s.beatSentAt.After(r.aliveAt) {
+		if s.isBeating = false; s.beatSentAt.After(r.aliveAt) {
 			r.aliveAt = s.beatSentAt
 		}
 	}
@@ -325,8 +331,7 @@ func (r *Runner) receive(s *session, message *pb.SessionResponse) error {
 		r.answered(s, each.ReportId, each.Reason)
 	}
 	for _, grant := range message.GetGrants() {
-		s.received++
-		s.credit--
+		s.received, s.credit = s.received+1, s.credit-1
 		if reason := r.take(s, grant); reason != "" {
 			r.refuse(s, grant.Lease, reason)
 		}
@@ -353,6 +358,14 @@ func (r *Runner) receive(s *session, message *pb.SessionResponse) error {
 		return fmt.Errorf("%s: %s", fault.Reason, fault.Message)
 	}
 	return nil
+}
+
+// isSound says whether the times fit together as the contract promises.
+func isSound(t *types.Timing) bool {
+	beat, fence, term := t.GetBeat().AsDuration(), t.GetSelfFence().AsDuration(), t.GetTerm().AsDuration()
+	grace, closed := t.GetIdempotentGrace().AsDuration(), t.GetClosedGrace().AsDuration()
+	areBeats := 0 < beat && 2*beat <= fence && fence < term && term < t.GetGrantedAgain().AsDuration()
+	return areBeats && 0 <= grace && grace <= closed
 }
 
 func (r *Runner) refuse(s *session, l *types.Lease, reason string) {
@@ -384,28 +397,24 @@ func (r *Runner) frame(s *session) (frame *pb.SessionRequest, changed <-chan str
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, beat, free, held := time.Now(), s.timing.GetBeat().AsDuration(), r.places, []*types.Lease{}
-	silence := cmp.Or(2*beat, 8*time.Second) // so long the first answer may take
-	if s.isBeating && min(now.Sub(s.heardAt), now.Sub(s.beatSentAt)) > silence || s.instance != r.instance {
+	if s.isBeating && min(now.Sub(s.heardAt), now.Sub(s.beatSentAt)) > s.silence || s.instance != r.instance {
 		s.giveUp(errors.New("the coordinator is silent, or the instance has ended"))
 	}
 	if !s.isLive {
 		return nil, r.changed
 	}
 	control := &types.HolderControl{Refusals: s.refusals, Drain: r.draining && !s.drainSaid}
-	frame = &pb.SessionRequest{Control: control}
-	s.refusals, s.drainSaid = nil, r.draining
+	s.refusals, s.drainSaid, frame = nil, r.draining, &pb.SessionRequest{Control: control}
 	for _, each := range r.reports {
 		// A report goes to the coordinator that serves its lease, or to any other when that one is gone.
 		isOurs := !r.sessions[each.sentOn] && (each.session == s || !r.sessions[each.session])
 		if isOurs && s.inFlight < reportsInFlight && len(frame.Reports) < reportsInFrame {
-			each.sentOn, s.inFlight = s, s.inFlight+1
-			frame.Reports = append(frame.Reports, each.report)
+			each.sentOn, s.inFlight, frame.Reports = s, s.inFlight+1, append(frame.Reports, each.report)
 		}
 	}
 	isBeat := !s.isBeating && (s.beatSentAt.Before(r.lostAt) || now.Sub(s.beatSentAt) >= beat)
 	for _, l := range r.held {
-		held = append(held, l.Lease)
-		if l.progress != nil && isBeat {
+		if held = append(held, l.Lease); l.progress != nil && isBeat {
 			frame.Progress = append(frame.Progress, l.progress)
 		}
 		if l.progress != nil && l.session == s {
@@ -469,10 +478,8 @@ func (r *Runner) fetch(ctx context.Context, run *pb.HeldRun, grant *pb.RunGrant)
 		if err != io.EOF {
 			return err
 		}
-		var rendered struct{ Config, Inputs json.RawMessage }
-		err = json.Unmarshal(text, &rendered)
-		grant.Config, grant.Inputs = rendered.Config, rendered.Inputs
-		return err
+		into := (*json.RawMessage)(&grant.Config)
+		return json.Unmarshal(text, &struct{ Config, Inputs *json.RawMessage }{into, (*json.RawMessage)(&grant.Inputs)})
 	})
 }
 

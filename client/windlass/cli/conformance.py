@@ -33,6 +33,9 @@ def conformance(
         str,
         typer.Option(metavar="MODULE[=CONFIG]", help="A module of the runner that leaves its work to somebody else."),
     ] = "",
+    calling: Annotated[
+        str, typer.Option(metavar="MODULE[=CONFIG]", help="A module of the runner that names the target that it calls.")
+    ] = "",
     drain_seconds: Annotated[
         float, typer.Option(help="The time in which the runner has to end after SIGTERM.", min=0.1)
     ] = 30.0,
@@ -63,8 +66,8 @@ def conformance(
         message = f"there is no story {unknown[0]}; there are {', '.join(sorted(names))}"
         raise typer.BadParameter(message, param_hint="--story")
     works = _work(quick), _work(slow)
-    leaving = _work(deferring) if deferring else None
-    plan = KitPlan(runner, addresses, *works, drain_seconds, log, story or (), leaving)
+    optional = [_work(given) if given else None for given in (deferring, calling)]
+    plan = KitPlan(runner, addresses, *works, drain_seconds, log, story or (), *optional)
     is_kept = asyncio.run(examine(plan, say))
     raise typer.Exit(KEPT if is_kept else BROKEN)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,9 @@ AWAY = (grpc.StatusCode.UNAVAILABLE, "cut by the conformance kit")
 
 
 def seconds_message(seconds: float) -> Duration:
-    return Duration(seconds=int(seconds), nanos=round(seconds % 1 * 1e9))
+    made = Duration()
+    made.FromNanoseconds(round(seconds * 1e9))
+    return made
 
 
 @dataclass
@@ -65,8 +67,10 @@ class Policy:
     refuses_reports: str = ""
     # The fault with which every attach is answered. "": none.
     attach_fault: str = ""
-    # The ids of leases that the answer to an attach refuses.
-    refused_leases: set[str] = field(default_factory=set)
+    # The times in the answer to an attach. None: it has no times.
+    times: Mapping[str, float] | None = field(default_factory=TIMES.copy)
+    # The leases that the answer to an attach refuses, with the reasons.
+    refused_leases: dict[str, str] = field(default_factory=dict)
     # The revocations that go with the answer to an attach.
     repeated_revocations: tuple[types.Revoke, ...] = ()
 
@@ -143,20 +147,22 @@ class KitStream:
         self.send(fault=types.Fault(reason=reason, message="the conformance kit says so"))
         self._outgoing.put_nowait(None)
 
-    def cut(self) -> None:
+    def cut(self, code: grpc.StatusCode = AWAY[0]) -> None:
         """End the stream as when a coordinator dies: with a status, and without a last frame."""
-        self.status = AWAY
+        self.status = None if code is grpc.StatusCode.OK else (code, AWAY[1])
         self.end()
 
     def answer_attach(self) -> None:
         assert self.attach is not None
         refused = [
-            types.Refused(lease_id=lease.lease_id, epoch=lease.epoch, reason="LEASE_ENDED")
+            types.Refused(lease_id=lease.lease_id, epoch=lease.epoch, reason=reason)
             for lease in self.attach.held
-            if lease.lease_id in self.policy.refused_leases
+            if (reason := self.policy.refused_leases.get(lease.lease_id))
         ]
-        timing = types.Timing(**{name: seconds_message(seconds) for name, seconds in TIMES.items()})
-        attached = types.Attached(session_id="kit", server=self.coordinator.name, refused=refused, timing=timing)
+        attached = types.Attached(session_id="kit", server=self.coordinator.name, refused=refused)
+        if self.policy.times is not None:
+            times = {name: seconds_message(seconds) for name, seconds in self.policy.times.items()}
+            attached.timing.CopyFrom(types.Timing(**times))
         self.is_answered, self.answered_at = True, time.monotonic()
         self.send(attached=attached, revoked=self.policy.repeated_revocations)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from windlass.conformance.coordinator import KitCoordinator, Policy
 from windlass.conformance.outputs import KitOutputs
-from windlass.conformance.rules import OF_DEFERRING, OF_THE_PROCESS, Duty, Judge, StoryEnds
+from windlass.conformance.rules import OF_CALLING, OF_DEFERRING, OF_THE_PROCESS, Duty, Judge, StoryEnds
 from windlass.conformance.runner_process import RunnerProcess
 from windlass.conformance.scene import KitWork, Scene
 from windlass.conformance.stories import LAST_STORY, STORIES, KitStory
@@ -39,6 +39,8 @@ class KitPlan:
     stories: Sequence[str] = ()
     # None: the runner has no module that defers its work.
     deferring: KitWork | None = None
+    # None: the runner has no module that names what it calls.
+    calling: KitWork | None = None
 
     def chosen(self) -> list[KitStory]:
         told = (*STORIES, LAST_STORY) if self.command else STORIES
@@ -63,9 +65,8 @@ async def examine(plan: KitPlan, say: Callable[[str], None]) -> bool:
             if process is None:
                 say(f"start the runner with WINDLASS_COORDINATORS={','.join(addresses)}")
                 say(f"and WINDLASS_RUNNER_KEY_FILE={key_file}")
-            scene = Scene(
-                coordinators, outputs, judge, plan.quick, plan.slow, process, plan.drain_seconds, plan.deferring
-            )
+            works = plan.quick, plan.slow, plan.deferring, plan.calling
+            scene = Scene(coordinators, outputs, judge, *works, process=process, drain_seconds=plan.drain_seconds)
             await _tell(plan, scene, say)
         finally:
             for coordinator in coordinators:
@@ -133,6 +134,8 @@ def _account(plan: KitPlan, judge: Judge, say: Callable[[str], None]) -> bool:
     """One line for each rule, and below a broken one what was seen. True when all are kept."""
     rules = [rule for rule in Duty if plan.command or rule not in OF_THE_PROCESS]
     rules = [rule for rule in rules if plan.deferring or rule not in OF_DEFERRING]
+    rules = [rule for rule in rules if plan.calling or rule not in OF_CALLING]
+    rules = [rule for rule in rules if rule not in judge.spared]
     if plan.stories:
         # Other stories would show the other rules.
         rules = [rule for rule in rules if judge.cases[rule]]

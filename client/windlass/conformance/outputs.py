@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
 
 from windlass.conformance.rules import Duty, Judge
 from windlass.coordinator.v1 import sessions_pb2 as pb
@@ -17,6 +18,9 @@ from windlass.coordinator.v1.sessions_pb2_grpc import RunnerOutputsServicer
 
 PART_BYTES_MAX = 1024 * 1024
 _PIECE_BYTES = 64 * 1024
+# The reasons for which a transfer is refused, and tried again. All but the first are RESOURCE_EXHAUSTED.
+AWAY = "DEPENDENCY_UNAVAILABLE"
+REFUSALS = (AWAY, "TRANSFERS_EXCEEDED", "SLOW_REQUESTS_EXCEEDED")
 
 
 class KitUpload(NamedTuple):
@@ -31,8 +35,8 @@ class KitOutputs(RunnerOutputsServicer):
         self.uploads: list[KitUpload] = []
         # The runs for which something was downloaded.
         self.downloads: list[pb.HeldRun] = []
-        # So many transfers are still to be refused as UNAVAILABLE.
-        self.refusals_left = 0
+        # The reasons for which the next transfers are still to be refused.
+        self.refusals: list[str] = []
         self._values: dict[str, bytes] = {}
         self._key = key
         self._judge = judge
@@ -73,6 +77,10 @@ class KitOutputs(RunnerOutputsServicer):
     async def _admit(self, context: Any) -> None:
         said = dict(context.invocation_metadata()).get("authorization")
         self._judge.check(Duty.KEY_SENT, said == f"Bearer {self._key()}", "the metadata of a transfer does not have it")
-        if self.refusals_left:
-            self.refusals_left -= 1
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "refused by the conformance kit")
+        if self.refusals:
+            reason = self.refusals.pop(0)
+            code = grpc.StatusCode.UNAVAILABLE if reason == AWAY else grpc.StatusCode.RESOURCE_EXHAUSTED
+            message = "refused by the conformance kit"
+            status = status_pb2.Status(code=code.value[0], message=message)
+            status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain="windlass"))
+            await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))

@@ -18,6 +18,9 @@ class Duty(Enum):
     ATTACH_AGAIN = "a stream that has ended is replaced, under the same instance_id"
     ATTACH_NAMES_LEASES = "an Attach names every lease that the runner holds"
     ATTACH_REFUSAL = "a lease that the answer to an Attach refuses is dropped and not reported"
+    ATTACHED_MISSING = "a stream is given up when its Attach is not answered within Timing.self_fence"
+    TIMING_INVALID = "a stream whose answer to the Attach has no times, or impossible ones, is given up"
+    TIMING_NEWEST = "the times are those of the newest answer to an Attach"
     BACKOFF = "a coordinator that refuses sessions is dialled less and less often, at most 20 times in a second"
     GRACE = "when all its streams are lost, the runner attaches again within Timing.idempotent_grace, as it was"
     GRACE_SPARES_RUNNING = "work that runs goes on while all streams are lost"
@@ -45,11 +48,14 @@ class Duty(Enum):
     GRANT_STALE = "a grant with a lower epoch than that of the held lease is not begun"
     GRANT_NEWER = "a grant with a higher epoch replaces the held lease"
     GRANT_UNKNOWN_MODULE = "work of a module that the runner does not have is refused or released"
+    GRANT_PLACES = "while RunGrant.places_max runs are under way, none begins beside another one of its workspace"
+    TARGET_OPEN = "work whose target is one of open_targets is reported as Released with CIRCUIT_OPEN and the target"
+    FRAME_ORDER = "a frame is read in its order: grants, then revocations, then claims"
     # Revocations and claims.
     REVOKE_STOPPED = "work that is revoked because its execution ends is reported as Stopped within 1.5 s"
     REVOKE_UNREPORTED = "work that is revoked for another reason is dropped and not reported"
     REVOKE_REPEATED = "a revocation may come with the answer to an Attach, and again; the work is stopped once"
-    REVOKE_UNKNOWN = "the revocation of an unknown lease changes nothing"
+    REVOKE_UNKNOWN = "the revocation of an unknown lease, or of an older epoch of a held one, changes nothing"
     REVOKE_BINDING = "a grant that arrives after its revocation is not begun"
     CLAIM_DENIED = "a claimed lease that the runner does not hold is refused with NOT_HELD"
     CLAIM_BINDING = "a grant that arrives after its claim was refused is not begun"
@@ -71,13 +77,22 @@ class Duty(Enum):
     OUTPUT_UPLOADED = "an output of over 256 KiB is uploaded, and the reference in the answer is reported unchanged"
     UPLOAD_FORM = "an upload names the run, its epoch and its instance, and has the JSON in messages of at most 1 MiB"
     INPUT_FETCHED = "what a grant refers to is downloaded for that run, and the work sees it"
-    TRANSFER_AGAIN = "a transfer that ends with UNAVAILABLE is tried again"
+    INPUT_MISSING = "work is reported as Failed if what its grant refers to is gone"
+    TRANSFER_AGAIN = "a transfer is tried again after UNAVAILABLE, TRANSFERS_EXCEEDED and SLOW_REQUESTS_EXCEEDED"
+    # What templates see.
+    TEMPLATES_NONE = "text in braces is text if has_templates is false"
+    TEMPLATES_SEE = "templates see input, state, the outputs of nodes, and the execution with its version and its time"
+    WITHOUT_OUTPUT = "templates see the state and the error of a node without an output, and its output as null"
+    EXECUTION_ERROR = "the templates of work that undoes a node see why the execution does not end well"
+    INPUT_OVERRIDES = "input_overrides replace members of the inputs once these are rendered, and are not rendered"
+    RENDER_ONLY = "if render_only is set, the output is the rendered config; if render_all is set, also the inputs"
     # Loops.
     LOOP_WORK = "templates of an item see it and its index, and a turn is reported with the branch that its until takes"
     # Ends.
     INSTANCE_FRESH = "after INSTANCE_ENDED or a refused renewal, the runner attaches as a fresh instance without leases"
     INSTANCE_WORK_ENDS = "the work of an instance that has ended is not reported"
     FAULT_REATTACHES = "after any other fault, also an unknown one, the runner attaches again as the same instance"
+    STATUS_REATTACHES = "after a status of any kind, the runner attaches again as the same instance"
     SERVER_DRAIN = "a stream whose server drains is still used: its leases are kept, and beats go on"
     UNKNOWN_FIELDS = "frames without content, and fields that the runner does not know, change nothing"
     LIMITS = "a frame has at most 4 MiB and 30,000 items, ids have at most 255 characters, and text has no NUL"
@@ -89,6 +104,12 @@ class Duty(Enum):
 
 # This needs a module that defers its work, which a runner need not have.
 OF_DEFERRING = frozenset({Duty.REPORT_DEFERRED})
+# This needs a module that names what it calls, which a runner need not have either.
+OF_CALLING = frozenset({Duty.TARGET_OPEN})
+# A runner that cannot render is never granted such work.
+OF_RENDERING = frozenset(
+    {Duty.TEMPLATES_SEE, Duty.WITHOUT_OUTPUT, Duty.EXECUTION_ERROR, Duty.INPUT_OVERRIDES, Duty.RENDER_ONLY}
+)
 # These need a process that the kit has started, because it is sent SIGTERM.
 OF_THE_PROCESS = frozenset({Duty.RUNNER_LIVES, Duty.DRAIN_SAID, Duty.DRAIN_REFUSES, Duty.DRAIN_ENDS})
 
@@ -99,6 +120,8 @@ class Judge:
     def __init__(self) -> None:
         self.cases: Counter[Duty] = Counter()
         self.breaches: dict[Duty, list[str]] = {}
+        # The rules that do not concern this runner.
+        self.spared: frozenset[Duty] = frozenset()
 
     def check(self, rule: Duty, is_kept: bool, seen: str) -> None:
         """`seen` says what was seen if the rule is broken."""

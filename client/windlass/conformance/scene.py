@@ -60,20 +60,22 @@ class Scene:
         judge: Judge,
         quick: KitWork,
         slow: KitWork,
+        deferring: KitWork | None,
+        calling: KitWork | None,
+        *,
         process: RunnerProcess | None,
         drain_seconds: float,
-        deferring: KitWork | None = None,
     ) -> None:
         """`quick` ends at once, and its output is its inputs. `slow` takes at least a minute, and ends soon when it is
         told to. After SIGTERM the process may take `drain_seconds` to end. `deferring` leaves its work to somebody
-        else, if the runner has such a module."""
+        else, and `calling` names what it calls, if the runner has such modules."""
         self.coordinators = coordinators
         self.outputs = outputs
         self.judge = judge
         self.quick, self.slow = quick, slow
         self.process = process
         self.drain_seconds = drain_seconds
-        self.deferring = deferring
+        self.deferring, self.calling = deferring, calling
         self._numbers = itertools.count(1)
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────────────────

@@ -72,7 +72,7 @@ def _names(frame: pb.SessionRequest) -> Iterator[str]:
     for refusal in control.refusals:
         yield from (refusal.lease_id, refusal.reason)
     for report in frame.reports:
-        yield from (report.head.report_id, report.head.lease_id)
+        yield from (report.head.report_id, report.head.lease_id, report.head.instance_id, report.target)
 
 
 def _texts(frame: pb.SessionRequest) -> Iterator[str]:

@@ -79,6 +79,7 @@ FAULTS: list[tuple[Duty, Callable[[], Judge]]] = [
     (Duty.REPORT_SUCCESS, lambda: told(attach(), report(succeeded={"output": {"json": b" " * 262_144 + b"1"}}))),
     (Duty.LIMITS, lambda: told(attach(), control(beat=types.Beat(number=1, full=True, gone=["x"] * 30_001)))),
     (Duty.LIMITS, lambda: told(attach(), beat(1, gone=["x" * 256]))),
+    (Duty.LIMITS, lambda: told(attach(), report(target="x" * 256))),
     (Duty.LIMITS, lambda: told(attach(), report(succeeded=None, failed={"message": "a\0b"}))),
 ]
 

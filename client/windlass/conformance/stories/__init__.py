@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from windlass.conformance.scene import Scene
-from windlass.conformance.stories import attaching, beating, ending, granting, looping, reporting, transferring
+from windlass.conformance.stories import (
+    attaching,
+    beating,
+    ending,
+    granting,
+    looping,
+    rendering,
+    reporting,
+    transferring,
+)
 
 KitStory = Callable[[Scene], Awaitable[None]]
 
@@ -16,6 +25,7 @@ STORIES: Final[tuple[KitStory, ...]] = (
     *granting.STORIES,
     *reporting.STORIES,
     *transferring.STORIES,
+    *rendering.STORIES,
     *looping.STORIES,
     *ending.STORIES,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grpc
+
 from windlass.conformance.rules import Duty
 from windlass.conformance.scene import PATIENCE, Scene, grant_of
 from windlass.coordinator.v1 import sessions_pb2 as pb
@@ -29,6 +31,15 @@ FAULTS = (
     "TOO_MANY_SESSIONS",
     "A_FAULT_OF_A_LATER_VERSION",
 )
+STATUSES = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.INTERNAL,
+    # The coordinator has ended the stream, and gives no reason.
+    grpc.StatusCode.OK,
+)
 # A field of a later version: number 1000, text.
 LATER_FIELD = b"\xc2\x3e\x05later"
 
@@ -46,6 +57,20 @@ async def faults(scene: Scene) -> None:
         scene.judge.check(
             Duty.FAULT_REATTACHES, is_kept, f"after {reason} it came as another instance or without its lease"
         )
+    await scene.revoke(await scene.stream(0), lease)
+
+
+async def streams_end_with_a_status(scene: Scene) -> None:
+    """The runner treats each like a lost connection, also one that a person has to mend."""
+    first, rule = await scene.stream(0), Duty.STATUS_REATTACHES
+    lease, instance_id = await scene.grant_held(first), first.instance_id
+    for code in STATUSES:
+        stream = await scene.stream(0, rule)
+        stream.cut(code)
+        again = await scene.next_stream(stream, rule)
+        assert again.attach is not None
+        is_kept = again.instance_id == instance_id and lease.message() in again.attach.held
+        scene.judge.check(rule, is_kept, f"after {code.name} it came as another instance or without its lease")
     await scene.revoke(await scene.stream(0), lease)
 
 
@@ -93,4 +118,4 @@ async def runner_drains(scene: Scene) -> None:
     scene.judge.check(Duty.DRAIN_REFUSES, is_kept, seen)
 
 
-STORIES = (faults, coordinator_drains, frames_of_a_later_version)
+STORIES = (faults, streams_end_with_a_status, coordinator_drains, frames_of_a_later_version)

@@ -67,7 +67,60 @@ async def epochs_rise(scene: Scene) -> None:
     scene.judge.check(Duty.GRANT_STALE, held.is_named_by(first), "the lease with the higher epoch was dropped")
     newer = await scene.grant(second, scene.slow, KitLease(held.lease_id, 6))
     await scene.until(Duty.GRANT_NEWER, lambda: newer.is_named_by(second), "beats do not name the higher epoch")
+    first.send(revoked=[types.Revoke(lease_id=held.lease_id, epoch=held.epoch, reason="CANCELLED")])
+    await scene.beats_after(second, 2)
+    is_kept = newer.is_named_by(second) and not scene.reports(newer)
+    scene.judge.check(Duty.REVOKE_UNKNOWN, is_kept, "the revocation of an older epoch ended the work")
     await scene.revoke(second, newer)
+
+
+async def places_are_kept_for_others(scene: Scene) -> None:
+    """Beside work of the same workspace, work waits or is handed back. Timeouts show what has begun."""
+    stream, rule = await scene.stream(0), Duty.GRANT_PLACES
+    running = await scene.grant_held(stream)
+    beside = await scene.grant(stream, scene.slow, timeout=BEAT, places_max=1)
+    await scene.is_not_begun(rule, beside, "a run began beside another one of its workspace")
+    other = await scene.grant(stream, scene.slow, timeout=BEAT, places_max=1, workspace="another")
+    seen = "a run of another workspace did not begin"
+    await scene.until(rule, lambda: scene.reports(other), seen)
+    outcome = scene.reports(other)[0].WhichOneof("outcome")
+    scene.judge.check(rule, outcome == "failed", f"{seen}, and was reported as {outcome}")
+    await scene.revoke(stream, running)
+
+
+async def target_is_not_to_be_called(scene: Scene) -> None:
+    """The runner has named the target before. Nobody has given it a module that does so, or it is told nothing."""
+    if scene.calling is None:
+        return
+    stream, rule = await scene.stream(0), Duty.TARGET_OPEN
+    first = await scene.grant(stream, scene.calling)
+    await scene.until(rule, lambda: scene.reports(first), "nothing is reported", 2 * PATIENCE)
+    target = scene.reports(first)[0].target
+    scene.judge.check(rule, bool(target), f"{scene.calling.module} names no target")
+    later = await scene.grant(stream, scene.calling, open_targets=["another target", target])
+    await scene.until(rule, lambda: scene.reports(later), "nothing is reported", 2 * PATIENCE)
+    report = scene.reports(later)[0]
+    is_kept = report.released.reason == "CIRCUIT_OPEN" and report.target == target
+    scene.judge.check(rule, is_kept, f"it was reported as {report!s:.200}")
+
+
+async def much_comes_at_once(scene: Scene) -> None:
+    """A grant is claimed in its own frame, and another one is revoked in it."""
+    stream, rule = await scene.stream(0), Duty.FRAME_ORDER
+    claimed, revoked = scene.lease(), scene.lease()
+    await scene.until(Duty.CREDIT_STATED, lambda: stream.credit > 1, "there is no credit for two grants")
+    stream.send(
+        grants=(grant_of(claimed, scene.slow), grant_of(revoked, scene.slow)),
+        revoked=[types.Revoke(lease_id=revoked.lease_id, epoch=revoked.epoch, reason="CANCELLED")],
+        claims=[claimed.message()],
+    )
+    await scene.until(rule, lambda: claimed.is_named_by(stream), "beats do not name the lease that was claimed")
+    scene.judge.check(rule, scene.refusal(claimed) is None, "the lease that was claimed with its grant was refused")
+    seen = "nothing was reported of the lease that was revoked with its grant"
+    await scene.until(rule, lambda: scene.reports(revoked), seen, STOPPED_SECONDS + SLACK)
+    outcome = scene.reports(revoked)[0].WhichOneof("outcome")
+    scene.judge.check(rule, outcome == "stopped", f"the lease that was revoked was reported as {outcome}")
+    await scene.revoke(stream, claimed)
 
 
 async def execution_ends(scene: Scene) -> None:
@@ -168,6 +221,9 @@ STORIES = (
     work_follows_work,
     module_is_unknown,
     epochs_rise,
+    places_are_kept_for_others,
+    target_is_not_to_be_called,
+    much_comes_at_once,
     execution_ends,
     attempt_has_failed_already,
     revocation_is_repeated,

@@ -7,6 +7,9 @@ from windlass.conformance.rules import Duty
 from windlass.conformance.scene import SLACK, Scene
 from windlass.types.v1 import session_pb2 as types
 
+# The reasons for which a report is refused, and its lease is over.
+REFUSALS = ("LEASE_UNKNOWN", "EPOCH_STALE", "LEASE_ENDED", "EXECUTION_FINAL")
+
 
 async def answer_is_lost(scene: Scene) -> None:
     """A report is repeated on the next stream, and forgotten once it is answered."""
@@ -79,14 +82,17 @@ async def report_is_not_understood(scene: Scene) -> None:
 
 
 async def report_is_refused(scene: Scene) -> None:
-    stream = await scene.stream(0)
-    stream.policy = Policy(refuses_reports="EXECUTION_FINAL")
-    lease = await scene.grant(stream, scene.quick)
-    rule = Duty.REPORT_REFUSED
-    await scene.until(rule, lambda: scene.reports(lease), "finished work is not reported")
+    stream, rule = await scene.stream(0), Duty.REPORT_REFUSED
+    leases = []
+    for reason in REFUSALS:
+        stream.policy = Policy(refuses_reports=reason)
+        leases.append(lease := await scene.grant(stream, scene.quick))
+        await scene.until(rule, lambda lease=lease: scene.reports(lease), "finished work is not reported")  # type: ignore[misc]
     await scene.beats_after(stream, 2)
-    scene.judge.check(rule, not lease.is_named_by(stream), "beats still name the lease")
-    await scene.never(rule, lambda: len(scene.reports(lease)) > 1, "it was sent again", 2 * BEAT)
+    for reason, lease in zip(REFUSALS, leases, strict=True):
+        scene.judge.check(rule, not lease.is_named_by(stream), f"beats still name the lease refused with {reason}")
+    is_repeated = lambda: any(len(scene.reports(lease)) > 1 for lease in leases)  # noqa: E731
+    await scene.never(rule, is_repeated, "it was sent again", 2 * BEAT)
     stream.policy = Policy()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from windlass.conformance.outputs import REFUSALS
 from windlass.conformance.rules import Duty
 from windlass.conformance.scene import PATIENCE, KitLease, Scene
 from windlass.coordinator.v1 import sessions_pb2 as pb
@@ -16,10 +17,10 @@ TEXT_CHARACTERS = 100_000
 
 
 async def output_is_large(scene: Scene) -> None:
-    """It is uploaded, at the second try, and reported by its reference."""
+    """It is uploaded, when coordinators do not refuse it any more, and reported by its reference."""
     stream = await scene.stream(0)
     inputs = {"text": "x" * LARGE_CHARACTERS}
-    scene.outputs.refusals_left = 1
+    scene.outputs.refusals = list(REFUSALS)
     lease = await scene.grant(stream, scene.quick, inputs=_json(inputs))
     report = await _reported(scene, lease)
     uploads = [each for each in scene.outputs.uploads if each.run.lease == lease.message()]
@@ -37,7 +38,7 @@ async def inputs_are_references(scene: Scene) -> None:
     stream = await scene.stream(0)
     assert stream.attach is not None
     inputs = {"a": "x" * TEXT_CHARACTERS, "b": "y" * TEXT_CHARACTERS}
-    scene.outputs.refusals_left = 1
+    scene.outputs.refusals = list(REFUSALS)
     lease = await scene.grant(stream, scene.quick, **_referring(scene, inputs, stream.attach.wants_rendered))
     report = await _reported(scene, lease)
     output = report.succeeded.output.json
@@ -48,6 +49,17 @@ async def inputs_are_references(scene: Scene) -> None:
         scene.judge.check(Duty.INPUT_FETCHED, is_kept, f"something was fetched for {run!s:.200}")
     seen = "the download was not tried again"
     scene.judge.check(Duty.TRANSFER_AGAIN, bool(scene.outputs.downloads), seen)
+
+
+async def reference_is_gone(scene: Scene) -> None:
+    stream, gone = await scene.stream(0), pb.OutputRef(key="kit/gone", size_bytes=2)
+    assert stream.attach is not None
+    fields = _referring(scene, {"a": "", "b": ""}, stream.attach.wants_rendered)
+    fields["rendered" if stream.attach.wants_rendered else "execution_input_ref"] = gone
+    lease, rule = await scene.grant(stream, scene.quick, **fields), Duty.INPUT_MISSING
+    await scene.until(rule, lambda: scene.reports(lease), "nothing is reported", 2 * PATIENCE)
+    outcome = scene.reports(lease)[0].WhichOneof("outcome")
+    scene.judge.check(rule, outcome == "failed", f"it was reported as {outcome}")
 
 
 def _referring(scene: Scene, inputs: dict[str, str], wants_rendered: bool) -> dict[str, Any]:
@@ -74,4 +86,4 @@ def _json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-STORIES = (output_is_large, inputs_are_references)
+STORIES = (output_is_large, inputs_are_references, reference_is_gone)

@@ -290,8 +290,8 @@ Global___Refused: _TypeAlias = Refused  # noqa: Y015
 class Timing(_message.Message):
     """The times that both sides keep to. They are those of the server: a holder takes them from every Attached, and does not
     configure times of its own. All are set, with
-    2 × beat <= self_fence < term < granted_again and idempotent_grace <= closed_grace. A holder may give up a stream
-    whose Attached says otherwise.
+    0 < 2 × beat <= self_fence < term < granted_again and 0 <= idempotent_grace <= closed_grace. A holder gives up a stream
+    whose Attached says otherwise or has no Timing, as if it had been lost, and takes nothing from it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
