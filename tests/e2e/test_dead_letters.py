@@ -316,6 +316,33 @@ async def test_many_are_redriven_until_they_fail_again(letters: Letters) -> None
     assert (done.stage, done.resolved, done.succeeded) == (done.DONE, 6, 6), "the one that failed again is among them"
 
 
+async def test_a_redrive_that_was_cut_after_the_last_requeue_says_that_it_is_done_when_it_is_repeated(
+    letters: Letters,
+) -> None:
+    await letters.client.apply("cut", NODES, edges=EDGES)
+    execution = await letters.failed("cut")
+    mended = Struct()
+    mended.update({"n": 1})
+    asked = pb.BulkResolveDeadLettersRequest(
+        filter='workflow = "cut"', action=pb.BulkResolveDeadLettersRequest.REQUEUE, input_overrides=mended
+    )
+    call = letters.stub.BulkResolveDeadLetters(asked, metadata=letters.client.metadata, timeout=60)
+    async for response in call:
+        if response.resolved == 1:
+            assert response.stage == response.UNDER_WAY
+            call.cancel()
+            break
+
+    async def is_requeued() -> bool:
+        return bool((await letters.listed('workflow = "cut" AND resolution = REQUEUED')).dead_letters)
+
+    await eventually(is_requeued, 30.0, "the dead letter to be requeued")
+    (counted, done) = await redriven(letters, "cut", action=asked.action, input_overrides=mended)
+    assert (counted.stage, counted.total) == (counted.COUNTED, 0)
+    assert (done.stage, done.total, done.message) == (done.DONE, 0, "")
+    assert (await letters.client.end_of(execution.id)).state == Execution.SUCCESS
+
+
 async def test_executions_are_redriven_until_they_cannot_be_admitted_again(shared_stack: Stack) -> None:
     """Their definition is damaged where it is stored, and mended there."""
     client = await new_workspace(shared_stack, "damaged", executions_max=20)

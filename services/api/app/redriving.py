@@ -53,8 +53,11 @@ class Redriver:
     async def run(
         self, letters: Sequence[DeadLetterView], resolve: Resolve, outcome: LaterOutcome | None
     ) -> AsyncIterator[Redrive]:
-        """Without `outcome`, nothing is awaited."""
+        """Without `outcome`, nothing is awaited. The last state is told also when there is nothing to resolve: a caller
+        whose call was cut after the last one was resolved repeats it, and has to hear that all is done."""
         state = Redrive(len(letters))
+        if not letters:
+            yield state
         while piece := letters[state.resolved :][: next_piece(len(letters), state.resolved)]:
             for letter in piece:
                 try:

@@ -62,6 +62,10 @@ async def test_all_are_requeued_when_they_succeed() -> None:
     assert told[-1] == Redrive(40, 40, 40, 0)
 
 
+async def test_who_repeats_a_redrive_of_which_all_is_resolved_hears_that_it_is_done() -> None:
+    assert await redriven(0, lambda _: True) == ([], [Redrive(0)])
+
+
 async def test_it_stops_after_the_first_if_that_fails_again() -> None:
     resolved, told = await redriven(40, lambda _: False)
     assert (resolved, told[-1].failed_again) == ([0], 1)

@@ -564,7 +564,7 @@ class BulkResolveDeadLettersResponse(_message.Message):
         """Nothing has been resolved yet."""
         UNDER_WAY: BulkResolveDeadLettersResponse._Stage.ValueType  # 2
         DONE: BulkResolveDeadLettersResponse._Stage.ValueType  # 3
-        """The last response: all are resolved."""
+        """The last response: all are resolved, or none matched."""
         STOPPED: BulkResolveDeadLettersResponse._Stage.ValueType  # 4
         """The last response: it has stopped by itself, and `message` says why. The others are still pending."""
 
@@ -574,7 +574,7 @@ class BulkResolveDeadLettersResponse(_message.Message):
     """Nothing has been resolved yet."""
     UNDER_WAY: BulkResolveDeadLettersResponse.Stage.ValueType  # 2
     DONE: BulkResolveDeadLettersResponse.Stage.ValueType  # 3
-    """The last response: all are resolved."""
+    """The last response: all are resolved, or none matched."""
     STOPPED: BulkResolveDeadLettersResponse.Stage.ValueType  # 4
     """The last response: it has stopped by itself, and `message` says why. The others are still pending."""
 
