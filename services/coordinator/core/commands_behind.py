@@ -8,13 +8,14 @@ store cannot be given again.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from services.coordinator.core import commands
 from services.coordinator.core import events as ev
 from services.coordinator.core.state import Execution, Run
-from services.coordinator.core.values import SPAN_MAX, ExecutionState, FailureReason
+from services.coordinator.core.values import SPAN_MAX, ExecutionState, FailureReason, RunState
 
 # What comes after an event in its append, the event first.
 _Append = Sequence[Any]
@@ -52,11 +53,40 @@ def _start(execution: Execution, append: _Append) -> commands.Command | None:
     )
 
 
+# What a take-over brings about itself, before anything follows from it.
+_OF_TAKE_OVER = (ev.RunLost, ev.WaitStarted, ev.StopOrdered, ev.RunCancelled, ev.ChildCancelOrdered)
+
+
 def _adopt(execution: Execution, append: _Append) -> commands.Command:
-    lost = {event.run for event in append if isinstance(event, ev.RunLost)}
-    live = {run.instance_id for run in execution.live.values() if run.number not in lost}
-    adopted = append[0]
+    adopted, *after = append
+    decided = itertools.takewhile(lambda event: isinstance(event, _OF_TAKE_OVER), after)
+    gone = _lost_with_take_over(execution, [event for event in decided if isinstance(event, ev.RunLost)])
+    live = {run.instance_id for run in execution.live.values()} - gone
     return commands.Adopt(adopted.epoch, adopted.holder, live, adopted.wake_time, adopted.grant_time)
+
+
+def _lost_with_take_over(execution: Execution, lost: Sequence[ev.RunLost]) -> set[str]:
+    """The instances that were found dead. Another may have been lost right after the take-over, in the same append. A
+    take-over loses all runs of an instance, in the order of the runs, and knows of no run elsewhere that had begun."""
+    left = Counter(run.instance_id for run in execution.live.values())
+    begun = {run.instance_id for run in execution.live.values() if run.state is RunState.RUNNING}
+    found: set[str] = set()
+    seen: set[str] = set()
+    # Runs of the instances seen so far that were not lost yet.
+    open_, last = 0, 0
+    for event in lost:
+        run = execution.live.get(event.run)
+        if run is None or event.run < last:
+            break
+        instance_id, last = run.instance_id, event.run
+        is_spared = instance_id in begun and run.state is RunState.LEASED and not run.work.was_spared
+        if event.is_spared != is_spared:
+            break
+        open_ += -1 if instance_id in seen else left[instance_id] - 1
+        seen.add(instance_id)
+        if not open_:
+            found |= seen
+    return found
 
 
 def _assign(execution: Execution, append: _Append) -> commands.Command:
@@ -79,15 +109,13 @@ def _assign(execution: Execution, append: _Append) -> commands.Command:
 
 
 def _lose(execution: Execution, append: _Append) -> commands.Command:
-    run = execution.live[append[0].run]
+    """Several runners may have been lost in the append: each is a command of its own."""
+    instance_id = execution.live[append[0].run].instance_id
+    own = {run.number for run in execution.live.values() if run.instance_id == instance_id}
     decided = itertools.takewhile(lambda event: not isinstance(event, ev.RunLeased), append)
-    lost = [event for event in decided if isinstance(event, ev.RunLost)]
-    numbers = {event.run for event in lost}
-    kept = [each for each in execution.live.values() if each.number not in numbers]
+    lost = [event for event in decided if isinstance(event, ev.RunLost) and event.run in own]
     return commands.LoseRunner(
-        run.instance_id,
-        is_idempotent_only=any(each.instance_id == run.instance_id for each in kept),
-        has_begun_runs=any(event.is_spared for event in lost),
+        instance_id, is_idempotent_only=len(lost) < len(own), has_begun_runs=any(event.is_spared for event in lost)
     )
 
 

@@ -266,3 +266,62 @@ def test_the_end_of_a_wait_that_no_timer_explains_is_folded():
     early = WaitEnded(story.now, story.work("s").key, 1, WaitOutcome.EXPIRED)
     found = redecided(story.definition, [*appends, [early]])
     assert (found.redecided, found.difference) == (len(story.journal), None)
+
+
+def taken_over():
+    """Four runs of three instances, of which one has begun, when another coordinator takes the execution over."""
+    story = Story([node(id) for id in "abcd"], [])
+    story.start()
+    for id, instance in (("a", "i1"), ("b", "i2"), ("c", "i1"), ("d", "i3")):
+        story.assign(id, instance=instance, is_idempotent=id == "c")
+    run = story.run("a")
+    story.when(commands.ReportStarted(run.number, run.epoch, 5))
+    return story, len(story.journal)
+
+
+def decided_in_one_append(story, since):
+    """All that was decided since then came to one append."""
+    appends = [*([event] for event in story.journal[:since]), story.journal[since:]]
+    return redecided(story.definition, appends)
+
+
+@pytest.mark.parametrize("live", [("i1", "i2", "i3"), ("i2", "i3"), ("i3",), ()], ids=len)
+@pytest.mark.parametrize("then", [(), ("i3",), ("i2",), ("i2", "i3"), ("i3", "i2", "i1")], ids=len)
+@pytest.mark.parametrize("has_begun_runs", [False, True], ids=["nothing begun", "begun elsewhere"])
+def test_a_runner_that_is_lost_right_after_a_take_over_is_told_from_one_that_was_dead_before(
+    live, then, has_begun_runs
+):
+    story, since = taken_over()
+    story.adopt(*live)
+    for instance in then:
+        story.lose(instance, has_begun_runs=has_begun_runs)
+    found = decided_in_one_append(story, since)
+    assert (found.difference, found.redecided) == (None, len(story.journal))
+
+
+def test_a_runner_of_which_only_some_runs_are_lost_right_after_a_take_over_was_not_dead_before():
+    story, since = taken_over()
+    story.adopt("i1", "i2", "i3")
+    story.lose("i1", is_idempotent_only=True, has_begun_runs=True)
+    story.succeed("b")
+    story.lose("i3")
+    found = decided_in_one_append(story, since)
+    assert (found.difference, found.redecided) == (None, len(story.journal))
+
+
+def test_work_that_is_leased_after_a_take_over_and_lost_is_not_taken_for_work_of_before():
+    story, since = taken_over()
+    story.adopt("i1", "i2")
+    story.assign("d", instance="i2")
+    story.lose("i2")
+    story.lose("i1", has_begun_runs=True)
+    found = decided_in_one_append(story, since)
+    assert (found.difference, found.redecided) == (None, len(story.journal))
+
+
+def test_two_runners_that_are_lost_in_one_append_are_lost_by_two_commands():
+    story, since = taken_over()
+    story.lose("i2")
+    story.lose("i3", has_begun_runs=True)
+    found = decided_in_one_append(story, since)
+    assert (found.difference, found.redecided) == (None, len(story.journal))
