@@ -445,9 +445,9 @@ BULK_JOBS: Final = [
         "test_turns_are_apart_and_unused_ones_are_not_saved",
     ),
     Mutant(
-        "cancel_of_a_request_carried_out_again",
+        "late_copy_of_a_cancel_carried_out_again",
         *(f"{_COORDINATOR}/core/handlers", "cancel", answered("answer_to", "None")),
-        "test_the_cancel_of_a_request_does_not_end_the_execution_again_after_it_was_reopened[the same holder]",
+        "test_a_late_copy_of_a_cancel_does_not_end_the_execution_again_after_it_was_reopened[the same holder]",
     ),
 ]
 

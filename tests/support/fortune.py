@@ -47,6 +47,7 @@ class FortuneBase(RuleBasedStateMachine):
         # The reports of runners, and the commands of people with their first answers.
         self.sent: list[Any] = []
         self.given: list[tuple[Any, Any]] = []
+        self.cancels: list[Any] = []
         self.attempts: dict[WorkKey, list[int]] = defaultdict(list)
         self.outcomes: dict[WorkKey, int] = defaultdict(int)
         self.wakes: dict[WorkKey, Instant] = {}

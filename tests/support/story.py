@@ -226,8 +226,8 @@ class Story:
     def let_through(self, *ids: str, is_probe: bool = False) -> Any:
         return self.when(LetThrough([self.work(id).key for id in ids], is_probe))
 
-    def cancel(self) -> Any:
-        return self.when(Cancel("m1", "enough", "ann"))
+    def cancel(self, message_id: str = "m1") -> Any:
+        return self.when(Cancel(message_id, "enough", "ann"))
 
     def pause(self, message_id: str = "pause1") -> Any:
         return self.when(Pause(message_id, "ann", "look first"))

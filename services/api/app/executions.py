@@ -15,6 +15,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
+from uuid import uuid4
 
 from services.api.app import refusals
 from services.api.app.identifiers import digest_of, is_execution_id
@@ -126,7 +127,7 @@ class Executions:
         watch = self._watches.open(execution_id)
         try:
             crash_point("api.cancel.before_deliver")
-            message_id = cancel_id(execution_id)
+            message_id = cancel_id(execution_id, str(uuid4()))
             if await self._queue.cancel(workspace, execution_id, message_id, reason, caller, self._clock.epoch_ns()):
                 crash_point("api.cancel.after_deliver")
                 final = await self.wait(watch, CANCEL_SECONDS)
@@ -194,12 +195,9 @@ class Executions:
         return found
 
 
-def cancel_id(execution_id: str, request_id: str = "", reason: str = "") -> str:
-    """The message id of a cancel. Without a request id, all cancels of an execution have the same one, so a repeat is
-    the same message. With one it ends with a digest of the content, as that of any command: the coordinator carries it
-    out once, also if the execution is reopened in between."""
-    if not request_id:
-        return f"cancel:{execution_id}"
+def cancel_id(execution_id: str, request_id: str, reason: str = "") -> str:
+    """The message id of a cancel. It ends with a digest of the content, as that of any command: the coordinator carries
+    it out once, so a copy that comes late does not end an execution which was reopened since."""
     return f"cancel:{execution_id}:{request_id}#{digest_of(reason.encode())}"
 
 

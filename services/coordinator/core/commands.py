@@ -29,9 +29,8 @@ from services.coordinator.core.values import (
 
 @dataclass(slots=True)
 class Cancel:
-    """Asked twice, the execution is cancelled once. If the message id names a request (`fold/answers.py`), this holds
-    also when the execution was reopened in between. All other cancels of an execution have the same message id, and
-    the state alone says whether there is anything to do."""
+    """It belongs to the state that it was given in. So a copy of one that was answered changes nothing, also when the
+    execution was reopened since: whoever wants the reopened execution cancelled gives another cancel."""
 
     message_id: str = ""
     reason: str = ""

@@ -6,6 +6,7 @@ its parent, and cancels of children. And it wakes executions that were parked he
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from services.chassis.process.clock import Clock
 from services.coordinator.app.owned_execution import ReceivedReport
 from services.coordinator.app.parked_waits import ParkedWait
 from services.coordinator.app.ports import MailboxFull
+from services.coordinator.core.fold.answers import DIGEST_CHARACTERS
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
@@ -52,10 +54,13 @@ class AnyDispatcher:
         await self._deliver(message, execution.origin.workspace)
 
     async def cancel_child(self, execution: Execution, child_execution_id: str) -> None:
-        # The id of all cancels of an execution, so that one of a person and one of the parent are the same.
-        message = ExecutionMessage(message_id=f"cancel:{child_execution_id}", execution_id=child_execution_id)
+        reason = f"its parent {execution.execution_id} ended before it"
+        # A successor sends it under the same id, with a digest of its content as api's, so it is carried out once.
+        request = f"cancel:{child_execution_id}:{execution.execution_id}"
+        digest = hashlib.sha256(reason.encode()).hexdigest()[:DIGEST_CHARACTERS]
+        message = ExecutionMessage(message_id=f"{request}#{digest}", execution_id=child_execution_id)
         put_micros(message.create_time, self._now())
-        message.cancel.reason = f"its parent {execution.execution_id} ended before it"
+        message.cancel.reason = reason
         message.cancel.caller = execution.origin.caller
         await self._deliver(message, execution.origin.workspace)
 

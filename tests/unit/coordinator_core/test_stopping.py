@@ -179,23 +179,34 @@ def test_a_failure_during_the_end_does_not_change_what_it_ends_as(id):
     assert story.state == "CANCELLED"
 
 
-OF_A_REQUEST = Cancel("cancel:an-id:job:j#" + "0" * 32, "enough", "ann")
+ONE, OTHER = (f"cancel:an-id:{name}#{'0' * 32}" for name in ("one", "other"))
 
 
 @pytest.mark.parametrize("is_successor", [False, True], ids=["the same holder", "a successor"])
-def test_the_cancel_of_a_request_does_not_end_the_execution_again_after_it_was_reopened(is_successor):
+def test_a_late_copy_of_a_cancel_does_not_end_the_execution_again_after_it_was_reopened(is_successor):
     story = started(SLEEP)
-    assert names(story.when(OF_A_REQUEST)) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+    assert names(story.cancel(ONE)) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
     story.retry()
     if is_successor:
         story = story.again()
-    again = story.when(OF_A_REQUEST)
-    assert (again.events, again.refusal, story.state) == ([], None, "WAITING")
-    assert "StopOrdered" in names(story.when(Cancel("cancel:an-id:job:k#" + "0" * 32)))
+    copy = story.cancel(ONE)
+    assert (copy.events, copy.refusal, story.state) == ([], None, "WAITING")
+    assert names(story.cancel(OTHER)) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
 
 
-def test_any_other_cancel_ends_the_execution_again_after_it_was_reopened():
-    story = started(SLEEP)
-    story.cancel()
+def test_a_late_copy_of_a_cancel_that_came_while_it_was_ending_changes_nothing_either():
+    story = running()
+    story.cancel(ONE)
+    second = story.cancel(OTHER)
+    assert (names(second), second.refusal) == (["CommandChangedNothing"], None)
+    story.wake()
+    assert story.state == "CANCELLED"
     story.retry()
-    assert names(story.cancel()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+    assert (story.cancel(OTHER).events, story.state) == ([], "RUNNING")
+
+
+def test_a_late_copy_of_the_cancel_that_ended_it_in_the_queue_changes_nothing():
+    story = Story([node("a")])
+    story.start(cancel=Cancel(ONE, "changed my mind", "ann"))
+    story.retry()
+    assert (story.cancel(ONE).events, story.ready) == ([], ["a"])

@@ -13,12 +13,12 @@ ANSWERS_MAX = 1_000
 TOOK_EFFECT = Answer()
 # A message id that api makes ends with a digest of the command's content, behind the name of the request. The name
 # begins with the kind of the command, and a number perhaps: `complete.7:...`.
-_DIGEST_CHARACTERS = 32
+DIGEST_CHARACTERS = 32
 
 
 def request_of(message_id: str) -> tuple[str, str]:
     """The name of the request, which all repeats share, and the digest of its content; "" if the id has none."""
-    name, digest = message_id[: -_DIGEST_CHARACTERS - 1], message_id[-_DIGEST_CHARACTERS:]
+    name, digest = message_id[: -DIGEST_CHARACTERS - 1], message_id[-DIGEST_CHARACTERS:]
     return (name, digest) if name and message_id[len(name)] == "#" else (message_id, "")
 
 

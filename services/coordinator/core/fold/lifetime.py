@@ -31,7 +31,6 @@ def execution_adopted(execution: Execution, event: ev.ExecutionAdopted) -> None:
 def stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
     end_pause(execution)
     if request_of(event.message_id)[1]:
-        # Any other cancel may come again after a reopening, with the same message id.
         remember(execution, event.message_id)
     execution.stop = Stop(event.outcome, event.error)
     set_timer(execution, event.answer_by_time, TimerKind.ANSWER)

@@ -2,21 +2,28 @@
 
 from services.coordinator.core.commands import Cancel
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
+from services.coordinator.core.events import CommandChangedNothing
 from services.coordinator.core.fold.answers import answer_to, request_of
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import SECOND, ExecutionState, FinalError
 
 
 def cancel(turn: Turn, command: Cancel) -> CommandRefusal | None:
+    """A cancel of an execution that is ending anyway is put on record, so that a late copy of it is known too. Journals
+    from before cancels had ids of their own have none with a digest, and are decided as they were."""
     execution = turn.execution
     request, digest = request_of(command.message_id)
     if digest and answer_to(execution, request) is not None:
-        # It has ended the execution before, which was reopened since.
+        # It was answered before, and the execution may have been reopened since.
         return None
-    if execution.is_final and execution.state is not ExecutionState.CANCELLED:
+    if execution.is_final:
+        if execution.state is ExecutionState.CANCELLED:
+            return None
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, f"the execution ended as {execution.state}")
-    if not execution.is_final and not execution.is_ending:
+    if not execution.is_ending:
         order_cancel(turn, command)
+    elif digest:
+        turn.emit(CommandChangedNothing(turn.now, command.message_id, command.caller))
     return None
 
 
