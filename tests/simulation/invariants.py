@@ -270,6 +270,9 @@ class Invariants:
             fold.attempts.add(attempt)
         live = [run.number for run in execution.live.values() if run.work.key == key]
         self._check(not live, "S11", f"{key} was leased while run {live} was live")
+        row = self._world.queue.queue.get(execution.execution_id)
+        is_slotless = row is not None and row.epoch == execution.epoch and row.is_held and row.ends_only
+        self._check(not is_slotless or execution.is_ending, "S13", f"{key} was leased, and its execution has no slot")
         edges = self._edges_to(execution, key.node)
         states = [execution.target_of(source).state for source in edges]
         self._check(all(state in SETTLED for state in states), "S10", f"{key} began before {edges} were over: {states}")

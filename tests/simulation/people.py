@@ -64,6 +64,8 @@ class People:
                     await self._quarantine(id_, workspace)
                 case Sending.REQUEUE | Sending.FIX | Sending.DISCARD | Sending.ARGUE:
                     await self._decide(id_, workspace, _DECISIONS[sending])
+                case Sending.REGRET:
+                    await self._regret(id_, workspace)
                 case Sending.CANCEL:
                     await self._cancel(id_, workspace)
                 case _:
@@ -76,6 +78,20 @@ class People:
         message = self._message(execution_id, f"cancel:{execution_id}:theirs#{digest_of(b'')}")
         message.cancel.reason = "no longer wanted"
         await self._deliver(message, workspace)
+
+    async def _regret(self, execution_id: str, workspace: str) -> None:
+        """A cancel, and at once a retry. They may find the execution queued, under way or parked. It is retried until
+        it ends otherwise. Meanwhile copies of the cancel come, which are late once it was reopened."""
+        world, number = self._world, 0
+        cancel = self._message(execution_id, f"cancel:{execution_id}:hasty#{digest_of(b'')}")
+        cancel.cancel.reason = "in haste"
+        await self._deliver(cancel, workspace)
+        while (state := world.invariants.final_state(execution_id)) in ("", "CANCELLED"):
+            if state or not number:
+                number += 1
+                await self._give(execution_id, workspace, f"regret:{execution_id}:{number}", may_reopen=True, retry={})
+            await self._deliver(cancel, workspace)
+            await world.clock.sleep(0.5)
 
     async def _approve(self, execution_id: str, workspace: str) -> None:
         world = self._world

@@ -21,6 +21,8 @@ Document = dict[str, Any]
 
 class Sending(Enum):
     CANCEL = "cancel"
+    # A cancel, and retries that take it back.
+    REGRET = "regret"
     PAUSE = "pause"
     RESUME = "resume"
     # The signal GO.

@@ -198,6 +198,7 @@ class _Transaction:
             row = self.tables.held(report.execution_id, report.epoch)
             if row is not None:
                 row.state, row.urgent, row.begun, row.holder = State.PARKED, True, True, None
+                row.ends_only = False
                 row.wake_time = None if report.wake_time is None else self.now + (report.wake_time - self.batch.now)
                 self.result.took_effect[report] = row.workspace
         seen = {message_id for report in self.batch.parked for message_id in report.seen_message_ids}
@@ -380,7 +381,7 @@ class MemoryLeases:
             held = [row for lease in leases if (row := self._tables.held(*lease)) is not None and row.reopens]
             for row in held:
                 self._tables.unhold(row)
-                row.begun, row.reopens = True, False
+                row.begun, row.reopens, row.ends_only, row.deadline_time = True, False, False, None
             return [row.requeued for row in held]
 
         return await self._run(work)

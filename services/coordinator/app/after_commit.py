@@ -233,10 +233,18 @@ class AfterCommit:
             return
         if execution.held_back or execution.let_through:
             self._circuits.follow(owned)
+        if owned.lacks_slot(now):
+            # Its time to wake has come already, so it is queued for a slot.
+            self._park(pending, now)
+            return
         wake_time = parking(execution, now, owned.rest_until)
         if wake_time is None or self._circuits.goes_on(execution):
             self._executions.timers.set(owned, execution.next_wake())
             return
+        self._park(pending, wake_time)
+
+    def _park(self, pending: PendingAppend, wake_time: Instant) -> None:
+        owned, execution = pending.owned, pending.execution
         _parked.inc()
         self._circuits.parked(execution, owned.epoch)
         self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=wake_time, seen=owned.message_ids)

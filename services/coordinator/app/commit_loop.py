@@ -137,7 +137,7 @@ class CommitLoop:
                 if owned.inbox:
                     # The rest of the inbox is decided after the other executions.
                     dirty[owned] = None
-                if execution.ready and execution.paused_by is None:
+                if execution.ready and execution.paused_by is None and owned.may_use_runners:
                     self._assigner.enter(owned, now, is_following=pending.from_seq > 0)
             except Exception as failure:  # noqa: BLE001 - a bug in one execution must not harm the others
                 self._break(pending, failure)

@@ -13,6 +13,7 @@ from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.tracing import TraceContext
 from services.coordinator.app.ports import SnapshotLog, Version
 from services.coordinator.core.commands import Command, Start
+from services.coordinator.core.effects import PARKING_WAIT_MIN
 from services.coordinator.core.state import Execution, Obligation
 from services.coordinator.core.values import Instant
 
@@ -79,6 +80,8 @@ class OwnedExecution:
     wake_time: Instant = 0
     # A hint: an earlier holder may have begun it.
     is_resumed: bool = False
+    # It has no slot, because it is only to be ended.
+    ends_only: bool = False
     # The last event of other holders. Runs with a later lease were granted here.
     adopted_seq: int = 0
     # Its journal has begun: a holder before has said so, or this one has read it or written to it.
@@ -115,6 +118,20 @@ class OwnedExecution:
         """Before it starts, its origin has to be read (`fork_origins.py`)."""
         start = self.start
         return bool(start.origin.origin_seq) and start.cancel is None and not start.finished
+
+    @property
+    def may_use_runners(self) -> bool:
+        """It has a slot, or all that is left is to undo what was done."""
+        return not self.ends_only or (self.execution is not None and self.execution.is_ending)
+
+    def lacks_slot(self, now: Instant) -> bool:
+        """It was to be ended, and goes on: its cancel had come before, or a person has reopened it. If its deadline has
+        passed by the clock of the dispatchers, it soon passes by the one here."""
+        execution = self.execution
+        if not self.ends_only or execution is None or execution.is_final or execution.is_ending:
+            return False
+        is_late = 0 < execution.deadline <= now + PARKING_WAIT_MIN
+        return self.start.cancel is not None or not is_late
 
     @property
     def is_stopping(self) -> bool:

@@ -188,6 +188,7 @@ def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadRe
         start,
         trace=trace if trace is not None and trace.sampled else None,
         is_resumed=grant.resumed,
+        ends_only=grant.ends_only,
         has_begun=grant.begun,
         is_known_begun=grant.begun,
         granted_messages=messages,

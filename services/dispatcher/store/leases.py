@@ -42,11 +42,21 @@ _HAND_BACK: Final = Composed(
     )
     .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
 )
-# An execution has ended, and a message that may reopen it has come meanwhile.
+# An execution has ended, and a message that may reopen it has come meanwhile. If it goes on, it needs a slot, and its
+# deadline counts anew.
 _KEEP_OPEN: Final = Composed(
     update(queue)
     .where(queue.c.execution_id == _GIVEN.c.execution_id, queue.c.reopens)
-    .values(state=int(State.PENDING), urgent=True, begun=True, reopens=False, holder=None, granted_time=None)
+    .values(
+        state=int(State.PENDING),
+        urgent=True,
+        ends_only=False,
+        begun=True,
+        reopens=False,
+        holder=None,
+        granted_time=None,
+        deadline_time=None,
+    )
     .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
 )
 _LOCKED: Final = locked_leases(*State)

@@ -2,11 +2,13 @@
 
 import asyncio
 import uuid
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from services.dispatcher.app.ports import PendingReport
-from services.dispatcher.core.items import LeaseFinished, MailboxMessage, NewStart, RowToMake, State
+from services.dispatcher.core.batch import AdmissionBatch
+from services.dispatcher.core.items import Claim, LeaseFinished, MailboxMessage, NewStart, RowToMake, State
 from tests.integration.dispatcher.conftest import Rig, new_start
 from tests.integration.dispatcher.test_admission_loop import Recorder
 from tests.integration.dispatcher.test_returns import returns_of
@@ -94,3 +96,44 @@ async def test_end_of_an_execution_that_nobody_reopens_is_answered_as_before(rig
     returns.late([PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), holder)])
     await returns.run_once()
     assert list(holder.acknowledged) == ["r1"]
+
+
+async def to_be_ended(rig: Rig, workspace: str) -> tuple[Claim, NewStart, Claim]:
+    """The lease that has the only slot of the workspace; and an execution that was cancelled while it was queued, with
+    its lease, which has none."""
+    await rig.limit(workspace, 1)
+    await rig.enqueue(new_start(workspace))
+    (going,) = await rig.claim(workspace, claims=1)
+    deadline = datetime.now(UTC) + timedelta(hours=1)
+    await rig.enqueue(hasty := new_start(workspace, deadline_time=deadline))
+    cancel = MailboxMessage(str(uuid.uuid4()), hasty.execution_id, workspace, b"cancel", is_ending=True)
+    await rig.mailbox.deliver([cancel])
+    result = await rig.queue.commit(AdmissionBatch(now=datetime.now(UTC), ending_holders=[0], holders=["holder-a"]))
+    (ending,) = result.claims
+    assert (ending.execution_id, ending.is_ends_only) == (hasty.execution_id, True)
+    return going, hasty, ending
+
+
+async def it_waits_for_the_slot(rig: Rig, going: Claim, hasty: NewStart) -> None:
+    found = await rig.rows("state, ends_only", f"execution_id = '{hasty.execution_id}'")
+    assert found == [(State.PENDING, False)]
+    assert await rig.claim(going.workspace, claims=1) == []
+    await rig.finish(going)
+    (claim,) = await rig.claim(going.workspace, claims=1)
+    assert (claim.execution_id, claim.is_ends_only) == (hasty.execution_id, False)
+
+
+async def test_an_execution_that_goes_on_although_it_was_to_be_ended_takes_a_slot_at_its_next_grant(rig: Rig) -> None:
+    going, hasty, ending = await to_be_ended(rig, "goes-on")
+    await rig.park(ending, wake_time=datetime.now(UTC))
+    await it_waits_for_the_slot(rig, going, hasty)
+
+
+async def test_an_execution_that_was_ended_in_the_queue_takes_a_slot_when_it_is_reopened(rig: Rig) -> None:
+    """Its deadline counts anew then, and its coordinator knows it."""
+    going, hasty, ending = await to_be_ended(rig, "reopened")
+    await rig.mailbox.deliver([reopening(hasty)])
+    assert await rig.finish(ending) == [None], "the row is still there"
+    assert len(await rig.leases.keep_open([(ending.execution_id, ending.epoch)])) == 1
+    assert await rig.rows("deadline_time", f"execution_id = '{hasty.execution_id}'") == [(None,)]
+    await it_waits_for_the_slot(rig, going, hasty)

@@ -100,7 +100,8 @@ class ExecutionGrant(_message.Message):
     """True: the execution was granted before, so its journal must be read first. False is only a hint: the journal decides."""
     ends_only: _builtins.bool
     """True: the execution holds no slot and must only be ended, because it was cancelled while queued or its deadline has
-    passed.
+    passed. If it goes on all the same, because a person has reopened it or the cancel was late, its holder gives no work
+    of it to runners, and parks it with a wake_time that has come. It is then queued for a slot.
     """
     begun: _builtins.bool
     """True: an earlier holder has parked the execution, or reported it as begun, so there is a journal. If the holder finds
