@@ -14,6 +14,7 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
+from services.chassis.grpc.errors import remote_error
 from tests.chaos.load import PatientClient
 from tests.chaos.verify import SHOWN, verify
 from tests.support.api import Client
@@ -94,11 +95,34 @@ async def _carry(client: Client, second_key: Client, execution_id: str, file: Pa
     decision = approvals_pb2.DecideApprovalRequest(approval_id=approval.id, decision=Approval.APPROVE)
     for key in (client, client, second_key, second_key):
         await _sent(lambda key=key: key.call(key.approvals.DecideApproval, decision))  # type: ignore[misc]
-    token = await eventually(lambda: asyncio.to_thread(_text, file), 60.0, "the token")
-    for _ in range(2):
-        completion = runs_pb2.CompleteRunRequest(token=token)
-        completion.output.update({"of": execution_id})
-        await _sent(lambda completion=completion: client.runs.CompleteRun(completion, timeout=20.0))  # type: ignore[misc]
+    beat = {"progress": 0.5, "message": "half of it"}
+    failure = {"type": "BANK", "message": "closed", "retryable": True}
+    failed = await _told(client, file, "", HeartbeatRun=beat, FailRun=failure)
+    output = json_format.ParseDict({"of": execution_id}, Struct())
+    await _told(client, file, failed, HeartbeatRun=beat, CompleteRun={"output": output})
+
+
+async def _told(client: Client, file: Path, before: str, **calls: dict[str, Any]) -> str:
+    """Make these calls with the token of the attempt that follows that of the token `before`. An attempt whose runner
+    died before it was known to be deferred is over, and another one has a token of its own. Returns the token."""
+
+    async def newer() -> str:
+        found = await asyncio.to_thread(_text, file)
+        return "" if found == before else found
+
+    while True:
+        token = await eventually(newer, 60.0, "the token")
+        try:
+            for name, fields in calls.items():
+                request = getattr(runs_pb2, f"{name}Request")(token=token, **fields)
+                for _ in range(2):
+                    await _sent(lambda name=name, request=request: getattr(client.runs, name)(request, timeout=20.0))  # type: ignore[misc]
+        except grpc.aio.AioRpcError as error:
+            if remote_error(error).reason != "RUN_ENDED":
+                raise
+            before = token
+        else:
+            return str(token)
 
 
 async def _sent(call: Callable[[], Awaitable[Any]]) -> None:
@@ -131,8 +155,13 @@ async def _counted_once(client: Client, execution_id: str) -> None:
     events = list((await client.call(client.executions.ListEvents, request)).events)
     counts = {name: [each.type for each in events].count(name) for name in ("SignalReceived", "SignalTaken")}
     counts |= {name: [each.type for each in events].count(name) for name in ("ApprovalDecided", "OutsideAnswered")}
-    assert counts == {"SignalReceived": 2, "SignalTaken": 2, "ApprovalDecided": 2, "OutsideAnswered": 1}
-    outputs = {run.node: run.output for run in await client.runs_of(execution_id) if run.HasField("output")}
+    assert counts == {"SignalReceived": 2, "SignalTaken": 2, "ApprovalDecided": 2, "OutsideAnswered": 2}
+    runs = await client.runs_of(execution_id)
+    outputs = {run.node: run.output for run in runs if run.HasField("output")}
+    # The run of a runner that died is neither of these.
+    (failed,) = [run for run in runs if run.error.type == "BANK"]
+    (done,) = [run for run in runs if (run.node, run.state) == ("away", resources_pb2.Run.SUCCESS)]
+    assert {failed.progress.message, done.progress.message} == {"half of it"}, "each before what follows it"
     numbers = [json_format.MessageToDict(outputs[node])["number"] for node in ("first", "second")]
     assert numbers == [1, 2], "in the order of their sender"
     assert json_format.MessageToDict(outputs["away"]) == {"of": execution_id}
