@@ -130,8 +130,8 @@ def taken_as(what: str, value: str) -> Change:
     """A name or an attribute (`grant.is_idempotent`) stands for another expression where it is read."""
 
     def instead(node: ast.expr) -> ast.expr | None:
-        is_it = isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) == what
-        return _expression(value) if is_it else None
+        is_read = isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+        return _expression(value) if is_read and ast.unparse(node) == what else None
 
     return _replace(instead)
 

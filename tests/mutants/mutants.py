@@ -17,6 +17,7 @@ from tests.mutants.changes import (
     taken_as,
     without_element,
 )
+from tests.mutants.cores import CORES
 from tests.mutants.doors import RED_TEAM
 from tests.mutants.mutant import Mutant
 from tests.mutants.simulated import SIMULATED
@@ -540,6 +541,7 @@ MUTANTS: Final = [
     *BULK_JOBS,
     *SNAPSHOTS,
     *FORKS,
+    *CORES,
     *RED_TEAM,
     *SIMULATED,
 ]
