@@ -107,8 +107,10 @@ class DispatcherDeadLetters:
         start = StartOrder()
         start.CopyFrom(letter.row.start)
         if start.HasField("deadline_time"):
-            span_ns = start.deadline_time.ToNanoseconds() - start.create_time.ToNanoseconds()
-            start.deadline_time.FromNanoseconds(asked.now_ns + span_ns)
+            if not start.HasField("timeout"):
+                span_ns = start.deadline_time.ToNanoseconds() - start.create_time.ToNanoseconds()
+                start.timeout.FromNanoseconds(span_ns)
+            start.deadline_time.FromNanoseconds(asked.now_ns + start.timeout.ToNanoseconds())
         request = _resolve(letter, asked.reviewer, asked.notes)
         request.start.CopyFrom(start)
         request.request_id, request.request_hash = asked.request_id, asked.request_hash

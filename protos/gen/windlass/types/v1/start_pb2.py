@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwindlass/types/v1/start.proto\x12\x11windlass.types.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc2\x04\n\nStartOrder\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x10\n\x08workflow\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x05\x12\x12\n\nversion_id\x18\x05 \x01(\t\x12\r\n\x05input\x18\x06 \x01(\x0c\x12\x39\n\x06labels\x18\x07 \x03(\x0b\x32).windlass.types.v1.StartOrder.LabelsEntry\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rdeadline_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrequest_id\x18\x0b \x01(\t\x12\x14\n\x0ctrigger_type\x18\x0c \x01(\x05\x12\x0e\n\x06\x63\x61ller\x18\r \x01(\t\x12\x13\n\x0btraceparent\x18\x0e \x01(\t\x12\x1b\n\x13parent_execution_id\x18\x0f \x01(\t\x12\x0f\n\x07watcher\x18\x10 \x01(\t\x12\x15\n\rrunner_weight\x18\x11 \x01(\x05\x12\r\n\x05\x64\x65pth\x18\x14 \x01(\x05\x12\x1b\n\x13origin_execution_id\x18\x15 \x01(\t\x12\x12\n\norigin_seq\x18\x16 \x01(\x05\x12\x11\n\tfrom_node\x18\x17 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x1bZ\x19windlass/types/v1;typesv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwindlass/types/v1/start.proto\x12\x11windlass.types.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x04\n\nStartOrder\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x10\n\x08workflow\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x05\x12\x12\n\nversion_id\x18\x05 \x01(\t\x12\r\n\x05input\x18\x06 \x01(\x0c\x12\x39\n\x06labels\x18\x07 \x03(\x0b\x32).windlass.types.v1.StartOrder.LabelsEntry\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rdeadline_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrequest_id\x18\x0b \x01(\t\x12\x14\n\x0ctrigger_type\x18\x0c \x01(\x05\x12\x0e\n\x06\x63\x61ller\x18\r \x01(\t\x12\x13\n\x0btraceparent\x18\x0e \x01(\t\x12\x1b\n\x13parent_execution_id\x18\x0f \x01(\t\x12\x0f\n\x07watcher\x18\x10 \x01(\t\x12\x15\n\rrunner_weight\x18\x11 \x01(\x05\x12\r\n\x05\x64\x65pth\x18\x14 \x01(\x05\x12\x1b\n\x13origin_execution_id\x18\x15 \x01(\t\x12\x12\n\norigin_seq\x18\x16 \x01(\x05\x12\x11\n\tfrom_node\x18\x17 \x01(\t\x12*\n\x07timeout\x18\x18 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x1bZ\x19windlass/types/v1;typesv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z\031windlass/types/v1;typesv1'
   _globals['_STARTORDER_LABELSENTRY']._loaded_options = None
   _globals['_STARTORDER_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_STARTORDER']._serialized_start=86
-  _globals['_STARTORDER']._serialized_end=664
-  _globals['_STARTORDER_LABELSENTRY']._serialized_start=619
-  _globals['_STARTORDER_LABELSENTRY']._serialized_end=664
+  _globals['_STARTORDER']._serialized_start=118
+  _globals['_STARTORDER']._serialized_end=740
+  _globals['_STARTORDER_LABELSENTRY']._serialized_start=695
+  _globals['_STARTORDER_LABELSENTRY']._serialized_end=740
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -68,6 +69,7 @@ class StartOrder(_message.Message):
     ORIGIN_EXECUTION_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_SEQ_FIELD_NUMBER: _builtins.int
     FROM_NODE_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """A UUIDv7, minted by api."""
     workspace: _builtins.str
@@ -111,6 +113,12 @@ class StartOrder(_message.Message):
     def deadline_time(self) -> _timestamp_pb2.Timestamp:
         """Absent: the execution has no deadline."""
 
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """Set when a dead letter was queued again: how long the execution may take from then on. Each requeue moves
+        deadline_time, so the deadline alone no longer says it. Absent: deadline_time less create_time.
+        """
+
     def __init__(
         self,
         *,
@@ -135,10 +143,11 @@ class StartOrder(_message.Message):
         origin_execution_id: _builtins.str = ...,
         origin_seq: _builtins.int = ...,
         from_node: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "depth", b"depth", "execution_id", b"execution_id", "from_node", b"from_node", "input", b"input", "labels", b"labels", "origin_execution_id", b"origin_execution_id", "origin_seq", b"origin_seq", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "runner_weight", b"runner_weight", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "depth", b"depth", "execution_id", b"execution_id", "from_node", b"from_node", "input", b"input", "labels", b"labels", "origin_execution_id", b"origin_execution_id", "origin_seq", b"origin_seq", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "runner_weight", b"runner_weight", "timeout", b"timeout", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
