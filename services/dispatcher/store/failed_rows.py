@@ -14,6 +14,7 @@ from sqlalchemy import (
     LargeBinary,
     Text,
     bindparam,
+    case,
     func,
     insert,
     literal_column,
@@ -84,8 +85,11 @@ _REQUEUE: Final = Composed(
     .values(
         state=int(State.PENDING),
         urgent=True,
+        # Its deadline may have passed before it failed. From now on it goes on, so it needs a slot like any other.
+        ends_only=False,
         attempts=0,
-        wake_time=None,
+        # From now on it waits for a slot again, if it had one.
+        wake_time=case((queue.c.begun, func.clock_timestamp())),
         failure_reason=None,
         failure_message=None,
         failure_time=None,

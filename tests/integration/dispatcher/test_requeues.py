@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -11,6 +12,8 @@ from services.api.app.ports import DeadLetterView, FailedRequeue
 from services.api.peers.dead_letters import DispatcherDeadLetters
 from services.api.peers.replicas import Replicas
 from services.chassis.grpc.addresses import AddressBook
+from services.dispatcher.core.items import LeaseReleased
+from services.dispatcher.store.failed_rows import PostgresFailedRows
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from tests.integration.dispatcher.conftest import Rig
 from tests.integration.dispatcher.parties import Api, Coordinator, channels_of
@@ -21,6 +24,7 @@ from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
 from windlass.types.v1 import start_pb2
 
 State = queue_pb2.Queued.State
+SECOND_NS = 10**9
 
 
 class Failed:
@@ -77,6 +81,7 @@ async def test_what_was_queued_again_is_kept_with_the_decision_also_after_its_en
         assert (first.found, first.resolved) == (True, True)
         again = (await coordinator.granted(2))[1]
         assert (again.start.input, again.begun) == (b'{"n":1}', True)
+        assert again.HasField("wake_time"), "an explanation can say how long it has waited for a slot again"
         await coordinator.finished(again)
         await gone(api, failed.id)
         kept = (await failed.last()).row
@@ -104,8 +109,12 @@ async def test_a_repeat_under_its_request_id_gets_the_first_answer_also_after_an
         assert (late.resolved, late.row, late.request_id_reused) == (False, first.row, False)
         open_ = (await failed.last()).row
         assert (open_.resolution, open_.failure_reason) == ("", "INTERNAL")
-        assert await failed.listed() == [open_, first.row]
-        assert await failed.listed(ascending=True) == [first.row, open_]
+        assert open_.start.input == b'{"n":1}'
+        shown = queue_pb2.Queued()
+        shown.CopyFrom(open_)
+        shown.start.ClearField("input")
+        assert await failed.listed() == [shown, first.row]
+        assert await failed.listed(ascending=True) == [first.row, shown]
         after = {"after_time": open_.failure_time, "after_execution_id": failed.id}
         assert await failed.listed(**after) == [first.row]
         assert (await failed.requeue(request_id="r-2")).resolved
@@ -166,6 +175,65 @@ async def test_a_redrive_follows_what_was_queued_again_until_it_has_begun_or_fai
         await coordinator.finished(grant)
         await gone(api, failed.id)
         assert await letters.outcome_after(was) is True
+
+
+async def test_every_requeue_gives_the_execution_the_whole_of_its_first_span(address: str, api: Api) -> None:
+    peers = Replicas("the dispatcher", AddressBook(address), channels_of("api"), call_seconds=8.0)
+    letters = DispatcherDeadLetters(peers)
+    async with Coordinator(address) as coordinator, following(peers):
+        failed = Failed(api, coordinator)
+        begin, span = 1_000 * SECOND_NS, 60 * SECOND_NS
+        failed.item.start.create_time.FromNanoseconds(begin)
+        failed.item.start.deadline_time.FromNanoseconds(begin + span)
+        await failed.begin()
+        for count in (2, 3, 4):
+            letter = await letters.failed(failed.workspace, failed.id)
+            assert letter is not None
+            now_ns = time.time_ns() + count * SECOND_NS
+            await letters.requeue_failed(letter, FailedRequeue("ann", "", "", b"", now_ns))
+            grant = (await coordinator.granted(count))[-1]
+            assert grant.start.deadline_time.ToNanoseconds() == now_ns + span
+            await failed.fail(grant)
+
+
+async def test_an_execution_that_failed_after_its_deadline_needs_a_slot_when_it_is_queued_again(
+    address: str, api: Api
+) -> None:
+    """It failed while it was only to be ended, without a slot. A requeue gives it another deadline, and it goes on."""
+    async with Coordinator(address) as coordinator:
+        failed = Failed(api, coordinator)
+        await api.enqueue(item(failed.workspace, executions_max=1))
+        (other,) = await coordinator.granted(1)
+        failed.item.start.deadline_time.GetCurrentTime()
+        await api.enqueue(failed.item)
+        ending = (await coordinator.granted(2))[1]
+        assert ending.ends_only
+        await failed.fail(ending)
+        failed.item.start.ClearField("deadline_time")
+        assert (await failed.requeue()).resolved
+        place = queue_pb2.GetQueuePlaceRequest(execution_id=failed.id, workspace=failed.workspace)
+        waiting = await api.queue.GetQueuePlace(place)
+        assert (waiting.state, waiting.slots_taken, waiting.slots_max) == (State.PENDING, 1, 1)
+        await coordinator.finished(other)
+        again = (await coordinator.granted(3))[2]
+        assert (again.lease.lease_id, again.ends_only) == (failed.id, False)
+        assert (await api.queue.GetQueuePlace(place)).slots_taken == 1
+        await coordinator.finished(again)
+
+
+async def test_lists_of_failures_read_no_inputs(empty_rig: Rig) -> None:
+    (claim,) = await empty_rig.leased("large")
+    order = start_pb2.StartOrder(execution_id=claim.execution_id, workspace="large", workflow="w", input=b'{"n":1}')
+    start = order.SerializeToString()
+    await empty_rig.database.execute("UPDATE dispatcher.queue SET start = %s", (start,))
+    await empty_rig.leases.fail(LeaseReleased(claim.execution_id, claim.epoch, is_permanent=True, reason="BROKEN"))
+    rows = PostgresFailedRows(empty_rig.database)
+    (listed,) = await rows.list_of("large", None, 10, is_ascending=True)
+    order.ClearField("input")
+    assert listed.start == order.SerializeToString()
+    found = await rows.find("large", claim.execution_id)
+    assert found is not None
+    assert found.start == start
 
 
 async def test_somebody_else_s_execution_is_not_queued_again(address: str, api: Api) -> None:

@@ -124,7 +124,9 @@ class ExecutionGrant(_message.Message):
 
     @_builtins.property
     def wake_time(self) -> _timestamp_pb2.Timestamp:
-        """Set if the execution was parked before: when a time or a message has woken it. From then on it waited for a slot."""
+        """Set if the execution was parked before: when a time or a message has woken it. Or it was a dead letter that had begun:
+        when a person has queued it again. From then on it waited for a slot.
+        """
 
     def __init__(
         self,

@@ -646,7 +646,9 @@ class ExecutionAdopted(_message.Message):
     epoch: _builtins.int
     """The epoch of the new lease."""
     wake_time: _builtins.int
-    """If the execution was parked: when it was woken, and when it left the queue after that. 0: it was not."""
+    """If the execution was parked, or a dead letter: when it was woken or queued again, and when it left the queue after
+    that. 0: it was neither.
+    """
     grant_time: _builtins.int
     def __init__(
         self,
