@@ -39,7 +39,7 @@ from services.dispatcher.rpc.allowed_callers import RULES
 from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
 from services.dispatcher.rpc.sessions import CODEC, CoordinatorSessionOwner, CoordinatorSessionsService
-from services.dispatcher.rpc.translate import given_up_message, grant_of
+from services.dispatcher.rpc.translate import given_up_message, grant_of, without_input
 from services.dispatcher.store.failed_rows import PostgresFailedRows
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from services.dispatcher.store.leases import PostgresLeases
@@ -89,7 +89,7 @@ class DispatcherService:
         self._queue = PostgresQueue(self._connection)
         self._reads = PostgresQueueReads(self._database)
         self._failed_rows = PostgresFailedRows(self._database)
-        self._leases = PostgresLeases(self._database, lease_scale=scale)
+        self._leases = PostgresLeases(self._database, lease_scale=scale, without_input=without_input)
         self._sessions = PostgresSessionStore(
             self._database, "dispatcher.coordinator_sessions", EXECUTION.scaled(scale)
         )

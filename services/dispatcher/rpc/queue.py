@@ -25,6 +25,7 @@ from services.dispatcher.rpc.translate import (
     clean,
     is_execution_id,
     limits_of,
+    listed_of,
     mailbox_message_of,
     place_of,
     queued_of,
@@ -125,7 +126,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
             after = FailedPlace(request.after_time.ToDatetime(UTC), request.after_execution_id)
         limit = min(request.limit, LIST_MAX) if request.limit > 0 else LIST_MAX
         rows = await self._failed_rows.list_of(request.workspace, after, limit, is_ascending=request.ascending)
-        return queue_pb2.ListFailedResponse(items=[queued_of(row) for row in rows])
+        return queue_pb2.ListFailedResponse(items=[listed_of(row) for row in rows])
 
     async def GetFailed(self, request: Any, context: Any) -> queue_pb2.GetFailedResponse:
         is_id = is_execution_id(request.execution_id)

@@ -233,13 +233,25 @@ def seen_time(request: queue_pb2.ResolveFailedRequest) -> datetime | None:
     return request.failure_time.ToDatetime(UTC) if request.HasField("failure_time") else None
 
 
+def listed_of(row: QueuedRow) -> queue_pb2.Queued:
+    """The row for a list: without its input."""
+    listed = queued_of(row)
+    listed.start.ClearField("input")
+    return listed
+
+
+def without_input(start: bytes) -> bytes:
+    """A serialized StartOrder as lists show it."""
+    order = start_pb2.StartOrder.FromString(start)
+    order.ClearField("input")
+    return order.SerializeToString()
+
+
 def requeue_of(request: queue_pb2.ResolveFailedRequest) -> RequeueOrder:
-    shown = start_pb2.StartOrder()
-    shown.CopyFrom(request.start)
-    shown.ClearField("input")
+    start = request.start.SerializeToString()
     return RequeueOrder(
-        start=request.start.SerializeToString(),
-        shown_start=shown.SerializeToString(),
+        start=start,
+        shown_start=without_input(start),
         deadline_time=request.start.deadline_time.ToDatetime(UTC) if request.start.HasField("deadline_time") else None,
         failure_time=seen_time(request),
         reviewer=clean(request.reviewer),

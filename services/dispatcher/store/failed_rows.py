@@ -93,6 +93,7 @@ _REQUEUE: Final = Composed(
         failure_reason=None,
         failure_message=None,
         failure_time=None,
+        shown_start=None,
         deadline_time=bindparam("new_deadline_time", type_=TIME),
         start=bindparam("new_start", type_=LargeBinary),
     )
@@ -110,10 +111,21 @@ _DISCARD: Final = Composed(
 )
 
 
-def _failed(of_queue: Sequence[ColumnElement[bool]], of_requeues: Sequence[ColumnElement[bool]]) -> Any:
+# Lists show no inputs, so they do not read them either.
+_LISTED_COLUMNS: Final = [
+    func.coalesce(queue.c.shown_start, queue.c.start).label("start") if column is queue.c.start else column
+    for column in COLUMNS
+]
+
+
+def _failed(
+    of_queue: Sequence[ColumnElement[bool]],
+    of_requeues: Sequence[ColumnElement[bool]],
+    columns: Sequence[ColumnElement[Any]] = COLUMNS,
+) -> Any:
     """Rows in state FAILED, and those that were queued again, as one table."""
     return union_all(
-        select(*COLUMNS, queue.c.execution_id).where(is_dead, *of_queue),
+        select(*columns, queue.c.execution_id).where(is_dead, *of_queue),
         select(*_REQUEUED_COLUMNS, requeues.c.execution_id).where(*of_requeues),
     ).subquery("failed")
 
@@ -135,7 +147,7 @@ def _page(*, is_ascending: bool, is_first: bool) -> Composed:
             place = tuple_(table.c.failure_time, table.c.execution_id)
             after = tuple_(bindparam("after_time", type_=TIME), bindparam("after_id", type_=_ID))
             conditions[-1].append(place > after if is_ascending else place < after)
-    found = _failed(*conditions)
+    found = _failed(conditions[0], conditions[1], _LISTED_COLUMNS)
     order = (found.c.failure_time, found.c.execution_id)
     in_order = order if is_ascending else [column.desc() for column in order]
     return Composed(select(*(found.c[name] for name in _NAMES)).order_by(*in_order).limit(bindparam("limit")))
@@ -176,6 +188,7 @@ class PostgresFailedRows:
     async def list_of(
         self, workspace: str, after: FailedPlace | None, limit: int, *, is_ascending: bool
     ) -> list[QueuedRow]:
+        """Without their inputs, but for some rows: a row that was not failed by its holder has it."""
         place: dict[str, Any] = {}
         if after is not None:
             place = {"after_time": after.failure_time, "after_id": after.execution_id}

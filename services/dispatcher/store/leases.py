@@ -4,10 +4,10 @@ These statements are rare and use other connections, so that a batch never waits
 because they only free slots.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from sqlalchemy import Boolean, Double, Text, Uuid, any_, bindparam, case, cast, func, select, update
+from sqlalchemy import Boolean, Double, LargeBinary, Text, Uuid, any_, bindparam, case, cast, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from services.chassis.postgres.arrays import Texts
@@ -89,6 +89,7 @@ _LOCK_ONE: Final = Composed(
     .with_for_update()
 )
 
+_START: Final = Composed(select(queue.c.start).where(queue.c.execution_id == bindparam("failed_id")))
 _WAKE_SECONDS: Final = bindparam("wake_seconds", type_=Double)
 _FAIL_ONE: Final = Composed(
     update(queue)
@@ -105,14 +106,17 @@ _FAIL_ONE: Final = Composed(
         failure_message=func.nullif(bindparam("message", type_=Text), ""),
         failure_time=case((bindparam("is_dead", type_=Boolean), func.clock_timestamp())),
         parent_told=False,
+        shown_start=bindparam("shown_start", type_=LargeBinary),
     )
 )
 
 
 class PostgresLeases:
-    def __init__(self, database: Database, *, lease_scale: float) -> None:
+    def __init__(self, database: Database, *, lease_scale: float, without_input: Callable[[bytes], bytes]) -> None:
+        """`without_input` makes of a StartOrder what lists show of it."""
         self._database = database
         self._lease_scale = lease_scale
+        self._without_input = without_input
 
     async def hand_back(self, leases: Sequence[tuple[str, int]], begun: Collection[str] = ()) -> list[Requeued]:
         """Takes execution and epoch of each lease, and the executions whose journal has begun. A lease that another
@@ -157,6 +161,7 @@ class PostgresLeases:
             if row is None:
                 return None
             fate = fate_of(report, row[1])
+            is_dead = fate.state is State.FAILED
             failing = _FAIL_ONE(
                 failed_id=report.execution_id,
                 new_state=int(fate.state),
@@ -165,7 +170,8 @@ class PostgresLeases:
                 wake_seconds=fate.wake_seconds * scale,
                 reason=fate.failure_reason,
                 message=fate.failure_message,
-                is_dead=fate.state is State.FAILED,
+                is_dead=is_dead,
+                shown_start=await self._shown(connection, report.execution_id) if is_dead else None,
             )
             await connection.execute(*failing)
             crash_point("dispatcher.fail.before_commit")
@@ -174,6 +180,10 @@ class PostgresLeases:
         failed = await self._database.transaction(work)
         crash_point("dispatcher.fail.after_commit")
         return failed
+
+    async def _shown(self, connection: Connection, execution_id: str) -> bytes | None:
+        row = await (await connection.execute(*_START(failed_id=execution_id))).fetchone()
+        return None if row is None else self._without_input(row[0])
 
     async def find(self, execution_ids: Collection[str]) -> dict[str, LeasedRow]:
         rows = await self._database.fetch(*_FIND(execution_ids=Texts(list(execution_ids))))

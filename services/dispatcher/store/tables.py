@@ -41,6 +41,7 @@ queue: Final = sa.Table(
     *needed(sa.DateTime, "order_time"),
     *optional(TIME, "granted_time wake_time deadline_time failure_time resolve_time"),
     *needed(sa.LargeBinary, "start"),
+    *optional(sa.LargeBinary, "shown_start"),
 )
 
 

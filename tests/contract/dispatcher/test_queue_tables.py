@@ -28,6 +28,7 @@ from services.dispatcher.core.items import (
     State,
     WorkspaceLimits,
 )
+from services.dispatcher.rpc.translate import without_input
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
@@ -85,7 +86,7 @@ class PostgresSide:
         self.connection = PgConnection(url, name="contract-queue", settings=SETTINGS)
         self.database = Database(url, name="contract", connections=2)
         self.queue = PostgresQueue(self.connection)
-        self.leases = PostgresLeases(self.database, lease_scale=SCALE)
+        self.leases = PostgresLeases(self.database, lease_scale=SCALE, without_input=without_input)
         self.mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS)
         self.housekeeping = PostgresHousekeeping(
             self.database, lost_grant_seconds=LOST_SECONDS, request_key_seconds=1e6, dead_letter_seconds=1e6

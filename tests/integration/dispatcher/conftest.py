@@ -11,6 +11,7 @@ import pytest_asyncio
 from services.chassis.postgres.database import Database, PgConnection
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.items import Claim, LeaseFinished, LeaseParked, NewStart, WorkspaceLimits
+from services.dispatcher.rpc.translate import without_input
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
 from services.dispatcher.store.queue import SETTINGS, PostgresQueue
@@ -57,7 +58,7 @@ class Rig:
         self.connection = PgConnection(url, name="test-admission_loop", settings=SETTINGS)
         self.database = Database(url, name="test", connections=3)
         self.queue = PostgresQueue(self.connection)
-        self.leases = PostgresLeases(self.database, lease_scale=0.1)
+        self.leases = PostgresLeases(self.database, lease_scale=0.1, without_input=without_input)
         self.mailbox = PostgresMailbox(self.database, redeliver_seconds=0.0)
 
     async def close(self) -> None:

@@ -350,7 +350,9 @@ class GetQueuePlaceResponse(_message.Message):
     def enqueue_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def wake_time(self) -> _timestamp_pb2.Timestamp:
-        """PARKED: when it is woken, if a time does so. PENDING: when it was woken, if it was parked before."""
+        """PARKED: when it is woken, if a time does so. PENDING: when it was woken, if it was parked before, or queued again, if
+        it was a dead letter that had begun.
+        """
 
     def __init__(
         self,

@@ -190,16 +190,16 @@ class QueueServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListFailed(self, request, context):
-        """The rows of a workspace in state FAILED, and those that were queued again since, in order of failure_time. Api shows
-        them as dead letters. A row that was queued again is shown as it had failed, with the resolution REQUEUED and without
-        its input, for as long as failed rows are kept; if it fails once more, both failures are listed.
+        """The rows of a workspace in state FAILED, and those that were queued again since, in order of failure_time, without
+        their inputs. Api shows them as dead letters. A row that was queued again is shown as it had failed, with the
+        resolution REQUEUED, for as long as failed rows are kept; if it fails once more, both failures are listed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFailed(self, request, context):
-        """The last failure of an execution, as ListFailed has it.
+        """The last failure of an execution, as ListFailed has it, but with its input unless it was queued again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

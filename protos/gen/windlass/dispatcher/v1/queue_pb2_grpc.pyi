@@ -47,12 +47,12 @@ class QueueServiceStub:
     GetQueuePlace: _aio.UnaryUnaryMultiCallable[_queue_pb2.GetQueuePlaceRequest, _queue_pb2.GetQueuePlaceResponse]
     """Where an execution of a workspace stands in its queue, and what it waits for there."""
     ListFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListFailedRequest, _queue_pb2.ListFailedResponse]
-    """The rows of a workspace in state FAILED, and those that were queued again since, in order of failure_time. Api shows
-    them as dead letters. A row that was queued again is shown as it had failed, with the resolution REQUEUED and without
-    its input, for as long as failed rows are kept; if it fails once more, both failures are listed.
+    """The rows of a workspace in state FAILED, and those that were queued again since, in order of failure_time, without
+    their inputs. Api shows them as dead letters. A row that was queued again is shown as it had failed, with the
+    resolution REQUEUED, for as long as failed rows are kept; if it fails once more, both failures are listed.
     """
     GetFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.GetFailedRequest, _queue_pb2.GetFailedResponse]
-    """The last failure of an execution, as ListFailed has it."""
+    """The last failure of an execution, as ListFailed has it, but with its input unless it was queued again."""
     ResolveFailed: _aio.UnaryUnaryMultiCallable[_queue_pb2.ResolveFailedRequest, _queue_pb2.ResolveFailedResponse]
     """Decides about a row in state FAILED, once: the answer to a repeat, and to whoever comes second, is the last failure as
     it is. `found` is false when there is none. A repeat under the request_id of an earlier requeue is answered with the
@@ -111,9 +111,9 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_pb2.ListFailedRequest,
         context: _aio.ServicerContext[_queue_pb2.ListFailedRequest, _abc.Awaitable[_queue_pb2.ListFailedResponse]],
     ) -> _abc.Awaitable[_queue_pb2.ListFailedResponse]:
-        """The rows of a workspace in state FAILED, and those that were queued again since, in order of failure_time. Api shows
-        them as dead letters. A row that was queued again is shown as it had failed, with the resolution REQUEUED and without
-        its input, for as long as failed rows are kept; if it fails once more, both failures are listed.
+        """The rows of a workspace in state FAILED, and those that were queued again since, in order of failure_time, without
+        their inputs. Api shows them as dead letters. A row that was queued again is shown as it had failed, with the
+        resolution REQUEUED, for as long as failed rows are kept; if it fails once more, both failures are listed.
         """
 
     @_abc_1.abstractmethod
@@ -122,7 +122,7 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_pb2.GetFailedRequest,
         context: _aio.ServicerContext[_queue_pb2.GetFailedRequest, _abc.Awaitable[_queue_pb2.GetFailedResponse]],
     ) -> _abc.Awaitable[_queue_pb2.GetFailedResponse]:
-        """The last failure of an execution, as ListFailed has it."""
+        """The last failure of an execution, as ListFailed has it, but with its input unless it was queued again."""
 
     @_abc_1.abstractmethod
     def ResolveFailed(
