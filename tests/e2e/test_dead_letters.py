@@ -255,6 +255,18 @@ async def test_a_control_node_that_waits_is_not_set_aside(letters: Letters) -> N
     await letters.client.cancel(execution.id)
 
 
+async def test_a_run_whose_failure_an_edge_takes_is_not_set_aside(letters: Letters) -> None:
+    """It would be no dead letter. The answer says so, and the run goes on."""
+    hung = {"id": "hung", "module": "delay@1", "config": {"duration": "1h"}}
+    edges = [{"from": "hung", "to": "rescue", "when": "failure"}]
+    await letters.client.apply("rescued", [hung, {"id": "rescue", "module": "noop@1"}], edges=edges)
+    execution = await letters.client.start("rescued")
+    run = await newest_run(letters.client, execution.id, 1)
+    assert await refused(set_aside(letters, run.id)) == "FAILURE_IS_HANDLED"
+    assert (await letters.client.runs_of(execution.id))[0].state in (run.LEASED, run.RUNNING)
+    await letters.client.cancel(execution.id)
+
+
 async def given_up(stack: Stack, client: Client, workflow: str) -> resources_pb2.Execution:
     """An execution that no coordinator could begin."""
     blocker = await client.start("waits")

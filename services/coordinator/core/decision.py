@@ -37,6 +37,8 @@ class RefusalReason(StrEnum):
     RUN_ENDED = "RUN_ENDED"
     # A control node waits under this run, so there is no work of a runner to be set apart.
     RUN_IS_WAITING = "RUN_IS_WAITING"
+    # A failure edge, or a loop, takes the failure of the run, so it would be no dead letter.
+    FAILURE_IS_HANDLED = "FAILURE_IS_HANDLED"
     NOT_READY = "NOT_READY"
     ALREADY_STARTED = "ALREADY_STARTED"
     NOT_STARTED = "NOT_STARTED"

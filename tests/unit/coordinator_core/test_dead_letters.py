@@ -360,6 +360,31 @@ def test_held_work_that_was_set_apart_in_its_backoff_waits_for_a_person():
     assert story.state == "WAITING"
 
 
+@pytest.mark.parametrize("given", ["an edge", "a loop"])
+def test_a_run_whose_failure_the_graph_handles_is_not_set_apart(given):
+    """There would be no dead letter: the failure edge takes the failure of a node, and the loop that of its item."""
+    if given == "an edge":
+        story = begun(node("a"), node("rescue"), edges=[edge("a", "rescue", "failure")])
+    else:
+        body = {"items": [1, 2], "body": {"module": "noop@1"}}
+        story = begun(node("a", "for_each@1", config=body))
+    run = max(story.execution.live)
+    decision = story.when(Quarantine("q", "ann", run))
+    assert (names(decision), decision.refusal.reason) == (["CommandRefused"], RefusalReason.FAILURE_IS_HANDLED)
+    assert run in story.execution.live, "its runner goes on with it"
+
+
+def test_a_compensation_is_set_apart_although_nothing_follows_from_its_failure():
+    story = started(node("paid", compensate={"module": "bank.refund@1"}), node("bad"), edges=chain("paid", "bad"))
+    story.do("paid")
+    story.assign("bad")
+    story.fail("bad")
+    story.assign("paid$undo")
+    run = story.run("paid$undo").number
+    story.when(Quarantine("q", "ann", run))
+    assert letters(story)[run] == ("MANUAL", "PENDING")
+
+
 def test_nothing_is_set_apart_after_the_end():
     story = begun()
     story.succeed("a")

@@ -85,7 +85,8 @@ def quarantine(turn: Turn, command: Quarantine) -> CommandRefusal | None:
         return None
     run = execution.runs[command.run - 1]
     is_live = command.run in execution.live
-    if not is_live and (refusal := _not_to_come(execution, run)) is not None:
+    refusal = None if is_live else _not_to_come(execution, run)
+    if (refusal := refusal or _handled(run)) is not None:
         return refusal
     turn.emit(RunQuarantined(turn.now, run.work.key, run.number, command.message_id, command.caller, command.notes))
     # Nobody has to stop a run that its runner has reported.
@@ -108,6 +109,17 @@ def _not_to_come(execution: Execution, run: Run) -> CommandRefusal | None:
     if work.run is run and (wait is not None or work.state in _TO_COME):
         return None
     return CommandRefusal(RefusalReason.RUN_ENDED, f"run {run.number} is over, and nothing follows from it any more")
+
+
+def _handled(run: Run) -> CommandRefusal | None:
+    """The refusal for a run whose failure would be no dead letter, because the graph goes on from it. That of a
+    compensation is one."""
+    node = run.work.node
+    if not node.is_failure_handled or node.undoes:
+        return None
+    who = "the loop decides about a failed item of" if run.work.key.iteration else "a failure edge takes the failure of"
+    message = f"{who} the node {node.id!r}, so there would be no dead letter; cancel the execution, or wait for the run"
+    return CommandRefusal(RefusalReason.FAILURE_IS_HANDLED, message)
 
 
 def _error(run: Run, command: Quarantine) -> Error:

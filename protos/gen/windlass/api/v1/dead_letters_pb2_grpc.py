@@ -155,8 +155,9 @@ class DeadLetterServiceServicer:
     def QuarantineRun(self, request, context):
         """The work of a run fails for good, with the reason MANUAL. If a runner has it, the runner is told to stop. It may also
         have been handed to somebody else, whose token becomes void, or await its next attempt, a runner or the circuit of its
-        target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more, or
-        RUN_IS_WAITING when it is that of a control node which waits.
+        target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more,
+        RUN_IS_WAITING when it is that of a control node which waits, or FAILURE_IS_HANDLED when a failure edge leaves its
+        node or it is that of an item of a loop: then nothing is done, because there would be no dead letter.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

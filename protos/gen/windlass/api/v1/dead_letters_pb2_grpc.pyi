@@ -56,8 +56,9 @@ class DeadLetterServiceStub:
     QuarantineRun: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.QuarantineRunRequest, _dead_letters_pb2.QuarantineRunResponse]
     """The work of a run fails for good, with the reason MANUAL. If a runner has it, the runner is told to stop. It may also
     have been handed to somebody else, whose token becomes void, or await its next attempt, a runner or the circuit of its
-    target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more, or
-    RUN_IS_WAITING when it is that of a control node which waits.
+    target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more,
+    RUN_IS_WAITING when it is that of a control node which waits, or FAILURE_IS_HANDLED when a failure edge leaves its
+    node or it is that of an item of a loop: then nothing is done, because there would be no dead letter.
     """
 
 class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -150,8 +151,9 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_dead_letters_pb2.QuarantineRunResponse]:
         """The work of a run fails for good, with the reason MANUAL. If a runner has it, the runner is told to stop. It may also
         have been handed to somebody else, whose token becomes void, or await its next attempt, a runner or the circuit of its
-        target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more, or
-        RUN_IS_WAITING when it is that of a control node which waits.
+        target. NOT_FOUND RUN_NOT_FOUND; FAILED_PRECONDITION RUN_ENDED when nothing follows from the run any more,
+        RUN_IS_WAITING when it is that of a control node which waits, or FAILURE_IS_HANDLED when a failure edge leaves its
+        node or it is that of an item of a loop: then nothing is done, because there would be no dead letter.
         """
 
 def add_DeadLetterServiceServicer_to_server(servicer: DeadLetterServiceServicer, server: _aio.Server) -> None: ...

@@ -355,7 +355,8 @@ class ExecutionCommand(_message.Message):
     @_typing.final
     class Quarantine(_message.Message):
         """The work of this run fails for good. A runner has it, or it is the newest run of work that is still to be done. Refused
-        with RUN_NOT_FOUND, RUN_ENDED, or RUN_IS_WAITING when it is that of a control node which waits.
+        with RUN_NOT_FOUND, RUN_ENDED, RUN_IS_WAITING when it is that of a control node which waits, or FAILURE_IS_HANDLED when
+        a failure edge or a loop takes its failure.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
