@@ -47,7 +47,8 @@ class BulkState(StrEnum):
 class BulkOrder(NamedTuple):
     """What a caller asks for."""
 
-    action: BulkAction
+    # One of BulkAction, unless a newer version has other actions and took the order.
+    action: str
     filter: str
     reason: str
     from_node: str

@@ -27,7 +27,8 @@ from windlass.definition.json_values import canonical
 
 # A queued execution answers when it begins, which nobody awaits.
 _QUEUED_SECONDS: Final = 0.0
-_SHARED: Final = ("caller", "matched", "message", "create_time", "stop_time", "end_time")
+_ACTIONS: Final = dict(resources_pb2.BulkJob.Action.items())
+_SHARED: Final = ("caller", "matched", "create_time", "stop_time", "end_time")
 
 
 class BulkServing:
@@ -82,6 +83,8 @@ class ExecutionCommands:
                 await self._commands.give(job.workspace, _command(job, execution_id, "resume", message))
             case BulkAction.RETRY:
                 await self._retry(job, execution_id)
+            case unknown:
+                raise ValueError(f"no job with the action {unknown} is worked on here")
 
     async def _cancel(self, job: BulkJob, execution_id: str) -> None:
         told = (job.request_id, job.order.reason, job.caller)
@@ -123,10 +126,13 @@ async def order_of(request: pb.BulkExecutionsRequest) -> BulkOrder:
 
 def shown(job: BulkJob) -> resources_pb2.BulkJob:
     order, tally, made = job.order, job.tally, resources_pb2.BulkJob
+    action = _ACTIONS.get(order.action, made.ACTION_UNSPECIFIED)
+    unknown = "" if action else f"its action {order.action} is that of a newer api, which alone works on it"
     return made(
         **{name: getattr(job, name) for name in _SHARED},
+        message=job.message or unknown,
         id=job.job_id,
-        action=made.Action.Value(order.action.value),
+        action=action,
         filter=order.filter,
         reason=order.reason,
         from_node=order.from_node,

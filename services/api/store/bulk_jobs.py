@@ -72,8 +72,8 @@ _FREE = (
     .where(
         _RUNNING,
         or_(bulk_jobs.c.lease_time.is_(None), bulk_jobs.c.lease_time < func.now()),
-        # A newer api may have other actions, and works on such jobs itself.
-        bulk_jobs.c.action == any_(bindparam("actions", type_=ARRAY(Text))),
+        # A newer api may have other actions, and works on such jobs itself. To stop one, nothing has to be known of it.
+        or_(bulk_jobs.c.action == any_(bindparam("actions", type_=ARRAY(Text))), bulk_jobs.c.stop_time.is_not(None)),
     )
     .order_by(bulk_jobs.c.job_id)
     .limit(bindparam("limit"))
@@ -175,7 +175,7 @@ class PostgresBulkJobs:
                 raise refusals.bulk_jobs_exceeded(actor.workspace, JOBS_MAX)
             row = await (await connection.execute(*_INSERT(**given))).fetchone()
             assert row is not None
-            details = {"action": order.action.value, "filter": order.filter}
+            details = {"action": str(order.action), "filter": order.filter}
             await record(connection, actor, "BulkExecutions", job_id, details, CHANGED)
             crash_point("api.bulk.before_commit")
             return _job(row)
@@ -284,7 +284,7 @@ def _same_job(job: BulkJob, order: BulkOrder, request_id: str) -> BulkJob:
 def _job(row: tuple[Any, ...]) -> BulkJob:
     values = dict(zip(_NAMES, row, strict=True))
     order = BulkOrder(**{name: values.pop(name) for name in _ORDER})
-    order = order._replace(action=BulkAction(order.action), input_overrides=bytes(order.input_overrides))
+    order = order._replace(input_overrides=bytes(order.input_overrides))
     samples = tuple(BulkAnswer(*each) for each in values.pop("samples"))
     tally = Tally(values.pop("done"), values.pop("refused"), values.pop("failed"), samples)
     values |= {"job_id": str(values["job_id"]), "state": BulkState(values["state"])}

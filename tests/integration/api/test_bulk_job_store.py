@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -13,7 +14,8 @@ import pytest_asyncio
 
 from services.api.app.bulk_ports import JobLost
 from services.api.app.identifiers import Identifiers
-from services.api.core.bulk_jobs import JOBS_MAX, BulkAction, BulkAnswer, BulkJob, BulkOrder, BulkState, Tally
+from services.api.core.bulk_jobs import JOBS_MAX, BulkAction, BulkAnswer, BulkJob, BulkOrder, BulkState, Tally, outcome
+from services.api.rpc.bulk_jobs import shown
 from services.api.store.bulk_jobs import PostgresBulkJobs, forget
 from services.api.store.workspaces import PostgresWorkspaces
 from services.chassis.grpc.errors import Refusal
@@ -115,16 +117,43 @@ async def test_a_job_has_one_holder_until_its_lease_ends(jobs: Jobs) -> None:
     assert await jobs.store.claim(ONE, LONG, 10) == []
 
 
-async def test_a_job_with_the_action_of_a_newer_version_is_left_to_that_version(jobs: Jobs) -> None:
-    newer, known = await jobs.begin(), await jobs.begin()
+@contextlib.asynccontextmanager
+async def of_a_newer_version(jobs: Jobs) -> AsyncIterator[BulkJob]:
+    """A job whose action this version does not know."""
+    newer = await jobs.begin()
     check = "CHECK (action IN ('CANCEL', 'PAUSE', 'RESUME', 'RETRY')) NOT VALID"
     async with await psycopg.AsyncConnection.connect(jobs.url, autocommit=True) as connection:
         await connection.execute("ALTER TABLE bulk_jobs DROP CONSTRAINT bulk_jobs_action_check")
         try:
             await connection.execute("UPDATE bulk_jobs SET action = 'ARCHIVE' WHERE job_id = %s", [newer.job_id])
-            assert (await jobs.claimed()).job_id == known.job_id
+            yield newer
         finally:
             await connection.execute(f"ALTER TABLE bulk_jobs ADD CONSTRAINT bulk_jobs_action_check {check}".encode())
+
+
+async def test_a_job_with_the_action_of_a_newer_version_is_left_to_that_version(jobs: Jobs) -> None:
+    async with of_a_newer_version(jobs):
+        known = await jobs.begin()
+        assert (await jobs.claimed()).job_id == known.job_id
+
+
+async def test_a_job_with_the_action_of_a_newer_version_is_shown_and_listed(jobs: Jobs) -> None:
+    async with of_a_newer_version(jobs) as newer:
+        found = await jobs.store.get("team", newer.job_id)
+        assert found is not None
+        assert [found] == list(await jobs.store.page("team", "", 10))
+        job = shown(found)
+        assert (job.id, job.action, job.state) == (newer.job_id, job.ACTION_UNSPECIFIED, job.RUNNING)
+        assert "ARCHIVE" in job.message
+
+
+async def test_a_job_with_the_action_of_a_newer_version_can_be_stopped_here(jobs: Jobs) -> None:
+    """Otherwise it would count as running until the newer version is there again."""
+    async with of_a_newer_version(jobs) as newer:
+        stopped = await jobs.store.stop(TEAM, newer.job_id)
+        assert stopped is not None
+        claimed = await jobs.claimed()
+        assert (claimed.job_id, outcome(claimed)) == (newer.job_id, BulkState.STOPPED)
 
 
 async def test_one_that_has_lost_the_job_changes_nothing(jobs: Jobs) -> None:

@@ -1262,6 +1262,9 @@ class BulkJob(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     action: Global___BulkJob.Action.ValueType
+    """ACTION_UNSPECIFIED: a newer api has begun the job, and the one that answers is too old to know its action. It can stop
+    the job all the same.
+    """
     filter: _builtins.str
     reason: _builtins.str
     """As it was given: shown with each execution that is cancelled or paused."""
@@ -1280,7 +1283,7 @@ class BulkJob(_message.Message):
     failed: _builtins.int
     """How many could not be told, because of a bug, or because what they need was away for minutes."""
     message: _builtins.str
-    """Why it is FAILED."""
+    """Why it is FAILED, or which action it has if that is unknown here."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___BulkJob.RefusalCount]:
         """How many refused it, for each reason."""
