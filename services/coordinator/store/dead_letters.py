@@ -23,6 +23,7 @@ from sqlalchemy import (
     extract,
     func,
     literal,
+    null,
     select,
     tuple_,
 )
@@ -76,7 +77,16 @@ def _in_core_form(column: ColumnElement[Any]) -> ColumnElement[Any]:
     return column
 
 
-_READ: Final = [*(_in_core_form(dead_letters.c[name]) for name in DEAD_LETTER_COLUMNS), _REQUEUED_RUN]
+def _read(names: Sequence[str]) -> list[ColumnElement[Any]]:
+    return [
+        *(_in_core_form(dead_letters.c[name]) if name in names else null() for name in DEAD_LETTER_COLUMNS),
+        _REQUEUED_RUN,
+    ]
+
+
+_READ: Final = _read(DEAD_LETTER_COLUMNS)
+# Lists do not show what the work was done on, which may have 64 KiB.
+_LISTED: Final = _read([name for name in DEAD_LETTER_COLUMNS if name != "rendered"])
 
 
 def one(workspace: str, execution_id: str, number: int) -> Select[Any]:
@@ -90,7 +100,7 @@ def page(
     workspace: str, conditions: Sequence[Condition], after: DeadLetterPlace | None, limit: int, *, is_ascending: bool
 ) -> Select[Any]:
     """Raises ConditionUnknown."""
-    found = select(*_READ).where(*_of(workspace, conditions))
+    found = select(*_LISTED).where(*_of(workspace, conditions))
     if after is not None:
         time = func.to_timestamp(literal(after.time_us, BigInteger) / literal(1_000_000.0))
         place = tuple_(time, cast(after.execution_id, Uuid(as_uuid=False)), literal(after.number))
@@ -122,7 +132,7 @@ def groups(workspace: str, conditions: Sequence[Condition], limit: int) -> Selec
     is_sample = and_(letter.execution_id == grouped.c.execution_id, letter.number == grouped.c.number)
     return (
         select(
-            *_READ,
+            *_LISTED,
             grouped.c.count,
             _in_core_form(grouped.c.first_time),
             _in_core_form(grouped.c.last_time),
