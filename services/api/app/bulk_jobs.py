@@ -56,11 +56,11 @@ class BulkDesk:
     async def _counted(self, workspace: str, filter_: ports.Filter) -> Count:
         matched, sample, from_id = 0, list[ports.ExecutionView](), ""
         while matched <= EXECUTIONS_MAX:
-            page = await self._executions.page(query(workspace, filter_, from_id))
-            page = page[: ports.PAGE_SIZE_MAX]
+            found = await self._executions.page(query(workspace, filter_, from_id))
+            page = found.executions[: ports.PAGE_SIZE_MAX]
             matched += len(page)
             sample += page[: SAMPLE - len(sample)]
-            if len(page) < ports.PAGE_SIZE_MAX:
+            if len(page) < ports.PAGE_SIZE_MAX and not found.is_cut:
                 break
             from_id = page[-1].id
         return Count(min(matched, EXECUTIONS_MAX), matched > EXECUTIONS_MAX, sample)
@@ -89,5 +89,5 @@ class BulkDesk:
 
 
 def query(workspace: str, filter_: ports.Filter, from_id: str) -> ports.ExecutionQuery:
-    """A page of the executions that match, oldest first. It may have more than its limit."""
+    """A page of the executions that match, oldest first. It may have more than its limit, or fewer if it is cut."""
     return ports.ExecutionQuery(workspace, filter_, from_id, ascending=True, limit=ports.PAGE_SIZE_MAX)

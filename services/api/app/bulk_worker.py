@@ -191,11 +191,13 @@ class BulkWorker:
         await asyncio.wait([read])
         if read.cancelled():
             return job
-        page = read.result()[:PAGE_SIZE_MAX]
+        found = read.result()
+        page = found.executions[:PAGE_SIZE_MAX]
         room = EXECUTIONS_MAX - job.matched
         is_cut = len(page) > room
         ids = [execution.id for execution in page[:room]]
-        after = await self._leases.add_page(job, ids, is_last=is_cut or len(page) < PAGE_SIZE_MAX, is_cut=is_cut)
+        is_last = is_cut or (len(page) < PAGE_SIZE_MAX and not found.is_cut)
+        after = await self._leases.add_page(job, ids, is_last=is_last, is_cut=is_cut)
         crash_point("api.bulk.after_collect")
         return after
 

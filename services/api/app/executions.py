@@ -22,6 +22,7 @@ from services.api.app.identifiers import digest_of, is_execution_id
 from services.api.app.ports import (
     PAGE_SIZE_MAX,
     QUEUE_ROWS_MAX,
+    ExecutionPage,
     ExecutionQuery,
     ExecutionQueue,
     ExecutionReads,
@@ -103,12 +104,17 @@ class Executions:
             self._going.popitem(last=False)
         return execution
 
-    async def page(self, asked: ExecutionQuery) -> Sequence[ExecutionView]:
-        """At least `limit` executions, if they exist."""
-        by_id = {execution.id: execution for execution in await self._waiting(asked)}
-        started = await self._going_or_final(asked)
+    async def page(self, asked: ExecutionQuery) -> ExecutionPage:
+        """At least `limit` executions, if they exist and are not cut."""
+        waiting = await self._waiting(asked)
+        started, cut_at = await self._going_or_final(asked)
+        if cut_at:
+            # Between the cut and those behind it there are more that have started.
+            waiting = [each for each in waiting if (each.id < cut_at if asked.ascending else each.id > cut_at)]
+        by_id = {execution.id: execution for execution in waiting}
         by_id.update((execution.id, execution) for execution in started if execution.workspace == asked.workspace)
-        return sorted(by_id.values(), key=lambda execution: execution.id, reverse=not asked.ascending)
+        found = sorted(by_id.values(), key=lambda execution: execution.id, reverse=not asked.ascending)
+        return ExecutionPage(found, bool(cut_at))
 
     async def wait(self, watch: Watch, seconds: float) -> ExecutionView | None:
         """The final execution. None: the time was over first."""
@@ -154,19 +160,22 @@ class Executions:
         found = await self._reads.executions([execution_id])
         return found[0] if found else None
 
-    async def _going_or_final(self, asked: ExecutionQuery) -> list[ExecutionView]:
-        """Executions of the coordinators without those that were given up, which `_waiting` finds in the queue."""
+    async def _going_or_final(self, asked: ExecutionQuery) -> tuple[list[ExecutionView], str]:
+        """Executions of the coordinators without those that were given up, which `_waiting` finds in the queue. The
+        text is the id at which the page was cut ("": it was not)."""
         found: list[ExecutionView] = []
         while len(found) < asked.limit:
-            batch = await self._reads.execution_page(asked)
+            batch, is_cut = await self._reads.execution_page(asked)
             going = [execution.id for execution in batch if not execution.is_final]
             gone = {execution.id for execution in await self.given_up(going)} if going else set()
             found += [execution for execution in batch if execution.id not in gone]
+            if is_cut and found:
+                return found, batch[-1].id
             # A peer returns at most PAGE_SIZE_MAX executions, so a full batch may not be the last.
-            if len(batch) < min(asked.limit, PAGE_SIZE_MAX):
+            if not is_cut and len(batch) < min(asked.limit, PAGE_SIZE_MAX):
                 break
             asked = asked._replace(from_id=batch[-1].id)
-        return found[: asked.limit]
+        return found[: asked.limit], ""
 
     async def _waiting(self, asked: ExecutionQuery) -> list[ExecutionView]:
         """The first rows of the queue that match."""

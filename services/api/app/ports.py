@@ -250,6 +250,12 @@ class ExecutionQuery(NamedTuple):
     limit: int
 
 
+class ExecutionPage(NamedTuple):
+    executions: Sequence[ExecutionView]
+    # There are fewer than asked for because they are large, and there are more behind the last one.
+    is_cut: bool = False
+
+
 class Audit(Protocol):
     async def add(self, actor: Identity, action: str, subject: str, details: Mapping[str, Any]) -> None:
         """Put on record what somebody asks of another service. What is changed here is recorded with the change."""
@@ -477,7 +483,7 @@ class ExecutionReads(Protocol):
 
     async def executions(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]: ...
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[ExecutionView]: ...
+    async def execution_page(self, asked: ExecutionQuery) -> ExecutionPage: ...
 
     async def events(
         self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0

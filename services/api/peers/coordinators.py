@@ -12,6 +12,7 @@ from services.api.app.ports import (
     AnnouncedModules,
     ApprovalView,
     EventView,
+    ExecutionPage,
     ExecutionQuery,
     ExecutionView,
     RunView,
@@ -24,8 +25,9 @@ from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
 from windlass.dispatcher.v1.queue_pb2 import GetQueuePlaceResponse, Queued
 from windlass.types.v1.start_pb2 import StartOrder
 
-# A record carries an input and an output of up to 256 KiB each.
-IDS_PER_CALL: Final = 100
+# A record carries an input and an output of up to 256 KiB each, and the names of up to 2,000 nodes. All of them have to
+# fit into a message.
+IDS_PER_CALL: Final = 80
 _UPGRADE_SECONDS: Final = 5.0
 _CHOICES: Final = {number: name for name, number in resources_pb2.Approval.Choice.items()}
 _STATES: Final = {number: name for name, number in resources_pb2.Execution.State.items()}
@@ -43,13 +45,14 @@ class CoordinatorReads:
             found.extend(map(execution_of, response.executions))
         return found
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[ExecutionView]:
+    async def execution_page(self, asked: ExecutionQuery) -> ExecutionPage:
         request = pb.ListExecutionsRequest(
             workspace=asked.workspace,
             conditions=asked.filter.conditions,
             from_execution_id=asked.from_id,
             ascending=asked.ascending,
             limit=asked.limit,
+            takes_cut=True,
         )
         try:
             response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListExecutions, request)
@@ -59,7 +62,7 @@ class CoordinatorReads:
                 told = "a coordinator of another version cannot apply this filter"
                 raise DependencyUnavailable(self._peers.name, told, retry_after=_UPGRADE_SECONDS) from None
             raise
-        return [execution_of(record) for record in response.executions]
+        return ExecutionPage([execution_of(record) for record in response.executions], response.is_cut)
 
     async def runs(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         return await self._peers.call(lambda channel: ReadServiceStub(channel).ListRuns, request)
@@ -73,9 +76,8 @@ class CoordinatorReads:
         record = await self.run(run_id)
         return None if record is None else _view_of(record)
 
-    async def approvals(self, request: pb.ListApprovalsRequest) -> Sequence[pb.ApprovalRecord]:
-        response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListApprovals, request)
-        return response.approvals
+    async def approvals(self, request: pb.ListApprovalsRequest) -> pb.ListApprovalsResponse:
+        return await self._peers.call(lambda channel: ReadServiceStub(channel).ListApprovals, request)
 
     async def approval(self, approval_id: str) -> ApprovalView | None:
         request = pb.GetApprovalRequest(approval_id=approval_id)

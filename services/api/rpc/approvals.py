@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Protocol
 
 from services.api.app import refusals
@@ -43,7 +42,7 @@ OF_APPROVALS: Final = FilterFields(
 class ApprovalPages(Protocol):
     """Any coordinator."""
 
-    async def approvals(self, request: reads_pb2.ListApprovalsRequest) -> Sequence[reads_pb2.ApprovalRecord]: ...
+    async def approvals(self, request: reads_pb2.ListApprovalsRequest) -> reads_pb2.ListApprovalsResponse: ...
 
 
 class ApprovalServicer(approvals_pb2_grpc.ApprovalServiceServicer):
@@ -60,12 +59,13 @@ class ApprovalServicer(approvals_pb2_grpc.ApprovalServiceServicer):
                 conditions=conditions,
                 after_approval_id=page.after if is_run_id(page.after) else "",
                 limit=page.size + 1,
+                takes_cut=True,
             )
         )
-        own = [record for record in found if record.workspace == workspace]
+        own = [record for record in found.approvals if record.workspace == workspace]
         shown, token = await beside(
             sum(record.ByteSize() for record in own),
-            lambda: page.cut(own, lambda record: record.approval.id, translate.approval_of),
+            lambda: page.cut(own, lambda record: record.approval.id, translate.approval_of, is_cut=found.is_cut),
         )
         return holding(pb.ListApprovalsResponse, approvals=shown, next_page_token=token)
 

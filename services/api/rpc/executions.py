@@ -91,7 +91,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         page = Page(request, "executions", workspace, request.filter, str(ascending))
         asked = ExecutionQuery(workspace, filter_, page.after, ascending, page.size + 1)
         found = await self._executions.page(asked)
-        shown, token = page.cut(found, lambda row: row.id, translate.listed)
+        shown, token = page.cut(found.executions, lambda row: row.id, translate.listed, is_cut=found.is_cut)
         return holding(pb.ListExecutionsResponse, executions=shown, next_page_token=token)
 
     async def WatchExecution(

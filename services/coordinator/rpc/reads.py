@@ -17,6 +17,7 @@ from services.coordinator.core.events import Event
 from services.coordinator.core.fold.answers import request_of
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
 from services.coordinator.rpc.explanations import explanation_of
+from services.coordinator.rpc.large_pages import PAGE_BYTES_MAX, page_of
 from services.coordinator.rpc.public_executions import (
     approval_record,
     event_record,
@@ -40,8 +41,9 @@ class Reads(StoredEvents, Protocol):
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
     async def running_nodes(self, execution_ids: Sequence[str]) -> Mapping[str, Sequence[str]]: ...
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
-    async def list_executions(self, request: pb.ListExecutionsRequest) -> list[Row]: ...
-    async def list_approvals(self, request: pb.ListApprovalsRequest, after: tuple[str, int]) -> list[Row]: ...
+    async def execution_names(self, request: pb.ListExecutionsRequest) -> list[str]: ...
+    async def listed_executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
+    async def approval_names(self, request: pb.ListApprovalsRequest, after: tuple[str, int]) -> list[RunName]: ...
     async def approvals(self, names: Sequence[RunName]) -> list[Row]: ...
     async def runs(
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
@@ -88,18 +90,22 @@ class ReadServicer(ReadServiceServicer):
         _id(request.from_execution_id)
         request.limit = _limit(request.limit)
         try:
-            rows = await self._reads.list_executions(request)
+            names = await self._reads.execution_names(request)
         except ValueError as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
-        return pb.ListExecutionsResponse(executions=[execution_record(row) for row in rows])
+        bytes_max = PAGE_BYTES_MAX if request.takes_cut else None
+        page = await page_of(names, self._reads.listed_executions, execution_record, bytes_max=bytes_max)
+        return pb.ListExecutionsResponse(executions=page.records, is_cut=page.is_cut)
 
     async def ListApprovals(self, request: pb.ListApprovalsRequest, context: Any) -> pb.ListApprovalsResponse:
         request.limit = _limit(request.limit)
         try:
-            rows = await self._reads.list_approvals(request, split_run_id(request.after_approval_id))
+            names = await self._reads.approval_names(request, split_run_id(request.after_approval_id))
         except ValueError as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
-        return pb.ListApprovalsResponse(approvals=[approval_record(row) for row in rows])
+        bytes_max = PAGE_BYTES_MAX if request.takes_cut else None
+        page = await page_of(names, self._reads.approvals, approval_record, bytes_max=bytes_max)
+        return pb.ListApprovalsResponse(approvals=page.records, is_cut=page.is_cut)
 
     async def GetApproval(self, request: pb.GetApprovalRequest, context: Any) -> pb.GetApprovalResponse:
         name = split_run_id(request.approval_id)

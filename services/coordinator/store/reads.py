@@ -158,22 +158,28 @@ class PostgresReads:
         standing = (await self.standings([execution_id])).get(execution_id)
         return None if standing is None else standing.workspace
 
-    async def list_executions(self, request: ListExecutionsRequest) -> list[Row]:
+    async def execution_names(self, request: ListExecutionsRequest) -> list[str]:
+        """The ids of one page, in its order. Raises ValueError when a condition cannot be applied."""
         # Imported at the first list: SQLAlchemy costs a second and 17 MB, which many a coordinator never needs.
         from services.chassis.postgres.compiled import compiled
         from services.coordinator.store.conditions import execution_list
 
-        rows = await self._database.fetch(*compiled(execution_list(request)))
-        found = await self._database.fetch(_LIST, (uuid_array([row[0] for row in rows]),))
-        listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
-        return sorted(listed, key=lambda row: row["execution_id"], reverse=not request.ascending)
+        return [row[0] for row in await self._database.fetch(*compiled(execution_list(request)))]
 
-    async def list_approvals(self, request: ListApprovalsRequest, after: tuple[str, int]) -> list[Row]:
+    async def listed_executions(self, execution_ids: Sequence[str]) -> list[Row]:
+        """The executions with these ids as lists show them, in this order. Those that do not exist are left out."""
+        rows = await self._database.fetch(_LIST, (uuid_array(execution_ids),))
+        listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in rows]
+        place = {execution_id: number for number, execution_id in enumerate(execution_ids)}
+        return sorted(listed, key=lambda row: place[row["execution_id"]])
+
+    async def approval_names(self, request: ListApprovalsRequest, after: tuple[str, int]) -> list[RunName]:
+        """The runs of one page of approvals, in its order. Raises ValueError when a condition cannot be applied."""
         # Imported at the first list, as above.
         from services.chassis.postgres.compiled import compiled
         from services.coordinator.store.conditions import approval_list
 
-        return await self.approvals(await self._database.fetch(*compiled(approval_list(request, after))))
+        return [(row[0], row[1]) for row in await self._database.fetch(*compiled(approval_list(request, after)))]
 
     async def approvals(self, names: Sequence[RunName]) -> list[Row]:
         """The approvals with these runs, in this order. Those that do not exist are left out."""

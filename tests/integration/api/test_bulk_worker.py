@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from services.api.app.bulk_worker import BulkWorker
 from services.api.app.identifiers import Identifiers
-from services.api.app.ports import ExecutionQuery, ExecutionView
+from services.api.app.ports import ExecutionPage, ExecutionQuery, ExecutionView
 from services.api.core.bulk_jobs import BulkAction, BulkJob, BulkOrder, BulkState
 from services.api.peers import replicas
 from services.api.peers.dispatchers import DispatcherQueue
@@ -60,15 +60,16 @@ class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
 
 
 class Cancels:
-    """Each workspace has some executions, and jobs cancel them."""
+    """Each workspace has some executions, and jobs cancel them. Half of them are too large for the first page."""
 
     def __init__(self, queue: DispatcherQueue) -> None:
         self._queue = queue
         self._identifiers = Identifiers(SystemClock())
 
-    async def page(self, asked: ExecutionQuery) -> Sequence[ExecutionView]:
-        ids = [self._identifiers.mint() for _ in range(EXECUTIONS)]
-        return [ExecutionView(id_, asked.workspace, "RUNNING", 1) for id_ in ids]
+    async def page(self, asked: ExecutionQuery) -> ExecutionPage:
+        ids = [self._identifiers.mint() for _ in range(EXECUTIONS // 2)]
+        found = [ExecutionView(id_, asked.workspace, "RUNNING", 1) for id_ in ids]
+        return ExecutionPage(found, is_cut=not asked.from_id)
 
     def filter_of(self, job: BulkJob) -> ExecutionFilter:
         return ExecutionFilter(())

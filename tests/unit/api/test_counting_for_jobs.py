@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from services.api.app import bulk_jobs
 from services.api.app.bulk_jobs import BulkDesk
-from services.api.app.ports import ExecutionQuery, ExecutionView
+from services.api.app.ports import ExecutionPage, ExecutionQuery, ExecutionView
 from services.api.rpc.filters import ExecutionFilter
 from services.chassis.grpc.errors import Refusal
 
@@ -25,12 +24,12 @@ class SlowReads:
         self.begun = asyncio.Event()
         self.failure: Exception | None = None
 
-    async def page(self, asked: ExecutionQuery) -> Sequence[ExecutionView]:
+    async def page(self, asked: ExecutionQuery) -> ExecutionPage:
         self.begun.set()
         await self.may_end.wait()
         if self.failure is not None:
             raise self.failure
-        return [ExecutionView("an id", asked.workspace, "RUNNING", 1)]
+        return ExecutionPage([ExecutionView("an id", asked.workspace, "RUNNING", 1)])
 
 
 @pytest.fixture
@@ -65,3 +64,16 @@ async def test_a_read_that_takes_too_long_is_not_said_to_be_a_crowd(desk: BulkDe
     reads.may_end.set()
     with pytest.raises(TimeoutError, match="the read"):
         await desk.count("team", EVERYTHING)
+
+
+async def test_a_count_goes_on_behind_a_page_that_was_cut(
+    desk: BulkDesk, reads: SlowReads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def page(asked: ExecutionQuery) -> ExecutionPage:
+        behind = int(asked.from_id or 0)
+        found = [ExecutionView(str(number), asked.workspace, "RUNNING", 1) for number in range(behind + 1, behind + 4)]
+        return ExecutionPage(found, is_cut=behind < 6)
+
+    monkeypatch.setattr(reads, "page", page)
+    count = await desk.count("team", EVERYTHING)
+    assert (count.matched, count.is_cut, len(count.sample)) == (9, False, 9)

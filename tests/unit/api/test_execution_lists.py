@@ -39,6 +39,8 @@ class MemoryPlaces:
 
     def __init__(self, places: dict[str, str]) -> None:
         self.places = places
+        # So many large executions fit into a page of the coordinators. 0: all do.
+        self.fitting = 0
         self.cancelled: list[str] = []
         # The ids of the messages that cancel.
         self.messages: set[str] = set()
@@ -72,14 +74,15 @@ class MemoryPlaces:
         known = self._ids(STARTED, BOTH, GIVEN_UP)
         return [coordinators.execution_of(self.started(id_)) for id_ in execution_ids if id_ in known]
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[ports.ExecutionView]:
+    async def execution_page(self, asked: ExecutionQuery) -> ports.ExecutionPage:
         wanted = {condition.value for condition in asked.filter.conditions if condition.operator}
         limit = min(asked.limit, PAGE_SIZE_MAX)
         ids = self._ids(STARTED, BOTH, GIVEN_UP) if wanted <= {"RUNNING"} and asked.workspace == "team" else []
-        return [
-            coordinators.execution_of(self.started(id_))
-            for id_ in cut(ids, asked.from_id, limit, ascending=asked.ascending)
-        ]
+        ids = cut(ids, asked.from_id, limit, ascending=asked.ascending)
+        shown = ids[: self.fitting or limit]
+        return ports.ExecutionPage(
+            [coordinators.execution_of(self.started(id_)) for id_ in shown], is_cut=len(shown) < len(ids)
+        )
 
     async def cancel(self, workspace: str, execution_id: str, message_id: str, *_: Any) -> bool:
         self.cancelled.append(execution_id)
@@ -127,10 +130,11 @@ async def walked(places: MemoryPlaces, text: str, size: int, *, ascending: bool)
     from_id = ""
     while True:
         page = await executions(places).page(ExecutionQuery("team", parse(text), from_id, ascending, limit=size + 1))
-        found += [(shown.id, shown.state) for shown in map(translate.listed, page[:size])]
-        if len(page) <= size:
+        shown = page.executions[:size]
+        found += [(each.id, each.state) for each in map(translate.listed, shown)]
+        if len(page.executions) <= size and not page.is_cut:
             return found
-        from_id = page[size - 1].id
+        from_id = shown[-1].id
 
 
 STATES = {
@@ -146,10 +150,13 @@ STATES = {
     places=st.dictionaries(st.integers(0, 60).map(id_of), st.sampled_from([*STATES, FOREIGN]), max_size=40),
     state=st.sampled_from(["", "PENDING", "RUNNING", "FAILED", "SUCCESS"]),
     size=st.integers(1, 8),
+    fitting=st.integers(0, 3),
     ascending=st.booleans(),
 )
 @settings(deadline=None)
-def test_pages_are_the_whole_list_in_order(places: dict[str, str], state: str, size: int, ascending: bool) -> None:
+def test_pages_are_the_whole_list_in_order(
+    places: dict[str, str], state: str, size: int, fitting: int, ascending: bool
+) -> None:
     expected = sorted(
         (
             (id_, STATES[place])
@@ -159,7 +166,9 @@ def test_pages_are_the_whole_list_in_order(places: dict[str, str], state: str, s
         reverse=not ascending,
     )
     text = f"state = {state}" if state else ""
-    assert asyncio.run(walked(MemoryPlaces(places), text, size, ascending=ascending)) == expected
+    made = MemoryPlaces(places)
+    made.fitting = fitting
+    assert asyncio.run(walked(made, text, size, ascending=ascending)) == expected
 
 
 async def test_long_queue_with_few_that_fit_is_read_to_its_end() -> None:

@@ -307,11 +307,14 @@ class ListExecutionsRequest(_message.Message):
     FROM_EXECUTION_ID_FIELD_NUMBER: _builtins.int
     ASCENDING_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    TAKES_CUT_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     from_execution_id: _builtins.str
     """Only ids below this one, or above it if `ascending`. Empty: from the newest, or the oldest."""
     ascending: _builtins.bool
     limit: _builtins.int
+    takes_cut: _builtins.bool
+    """The caller understands is_cut. For other callers a short page means the end of the list, so no page is cut."""
     @_builtins.property
     def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
         """All must be true. A filter that only joins comparisons with AND needs no `form`."""
@@ -324,10 +327,11 @@ class ListExecutionsRequest(_message.Message):
         from_execution_id: _builtins.str = ...,
         ascending: _builtins.bool = ...,
         limit: _builtins.int = ...,
+        takes_cut: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ascending", b"ascending", "conditions", b"conditions", "from_execution_id", b"from_execution_id", "limit", b"limit", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ascending", b"ascending", "conditions", b"conditions", "from_execution_id", b"from_execution_id", "limit", b"limit", "takes_cut", b"takes_cut", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -338,16 +342,22 @@ class ListExecutionsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EXECUTIONS_FIELD_NUMBER: _builtins.int
+    IS_CUT_FIELD_NUMBER: _builtins.int
+    is_cut: _builtins.bool
+    """The page has fewer executions than asked for because they are large, and there are more after them. Set only if
+    takes_cut was set.
+    """
     @_builtins.property
     def executions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionRecord]: ...
     def __init__(
         self,
         *,
         executions: _abc.Iterable[Global___ExecutionRecord] | None = ...,
+        is_cut: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["executions", b"executions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executions", b"executions", "is_cut", b"is_cut"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -821,11 +831,14 @@ class ListApprovalsRequest(_message.Message):
     CONDITIONS_FIELD_NUMBER: _builtins.int
     AFTER_APPROVAL_ID_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    TAKES_CUT_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     after_approval_id: _builtins.str
     """Only approvals after this one in the list's order. Empty: from the newest."""
     limit: _builtins.int
     """At most 1,000."""
+    takes_cut: _builtins.bool
+    """As in ListExecutionsRequest."""
     @_builtins.property
     def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
         """All must be true. Fields: "state", "workflow", "execution_id", "node", "title", "assignee", "create_time",
@@ -839,10 +852,11 @@ class ListApprovalsRequest(_message.Message):
         conditions: _abc.Iterable[Global___Condition] | None = ...,
         after_approval_id: _builtins.str = ...,
         limit: _builtins.int = ...,
+        takes_cut: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_approval_id", b"after_approval_id", "conditions", b"conditions", "limit", b"limit", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_approval_id", b"after_approval_id", "conditions", b"conditions", "limit", b"limit", "takes_cut", b"takes_cut", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -853,16 +867,20 @@ class ListApprovalsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     APPROVALS_FIELD_NUMBER: _builtins.int
+    IS_CUT_FIELD_NUMBER: _builtins.int
+    is_cut: _builtins.bool
+    """As in ListExecutionsResponse."""
     @_builtins.property
     def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalRecord]: ...
     def __init__(
         self,
         *,
         approvals: _abc.Iterable[Global___ApprovalRecord] | None = ...,
+        is_cut: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals", "is_cut", b"is_cut"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
