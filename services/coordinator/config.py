@@ -45,3 +45,6 @@ class CoordinatorSettings(StoringSettings):
     # How many events an execution has before it gets a snapshot, and how many more before each further one. They are
     # what a take-over folds at most: some 50 ms. Shorter executions cost nothing.
     snapshot_events: int = Field(default=5_000, ge=1)
+    # How large the executions that a workspace has imported may be together. Ten gibibytes are ten of the largest
+    # files, or some thousands of a few megabytes. A copy counts until its month is dropped.
+    imported_bytes_max: int = Field(default=10 * 1024**3, ge=0)

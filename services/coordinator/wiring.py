@@ -300,7 +300,8 @@ class CoordinatorService:
         letters = DeadLetterReadServicer(self._reads)
         dead_letters_pb2_grpc.add_DeadLetterReadServiceServicer_to_server(letters, self.server)
         folding = Replays(self._reads, self._all_definitions, self._clock)
-        imports = ImportDesk(folding, self._imports, codec, self._blobs, self._clock)
+        kept_max = self._settings.imported_bytes_max
+        imports = ImportDesk(folding, self._imports, codec, self._blobs, self._clock, kept_bytes_max=kept_max)
         replays = ReplayServicer(self._reads, folding, codec, self._blobs, self._clock, imports, self._all_definitions)
         replays_pb2_grpc.add_ReplayServiceServicer_to_server(replays, self.server)
         reads_pb2_grpc.add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)

@@ -62,13 +62,24 @@ class ImportedCopy(NamedTuple):
     journal: Sequence[tuple[int, int, bytes]]
 
 
+class ImportsFull(Exception):
+    """The copies of the workspace would have more bytes together than they may."""
+
+
 class Imports(Protocol):
+    async def kept_bytes(self, workspace: str) -> int:
+        """The size of all copies of the workspace."""
+        ...
+
     async def earlier(self, workspace: str, request_id: str) -> tuple[str, bytes] | None:
         """The copy that an import with this request id has made, and the digest of what was imported."""
         ...
 
-    async def add(self, order: ImportOrder, digest: bytes, copy: ImportedCopy) -> bool:
-        """False: there is one with this request id already. Raises NotReplayable for values that no table takes."""
+    async def add(
+        self, order: ImportOrder, digest: bytes, copy: ImportedCopy, *, size_bytes: int, kept_bytes_max: int
+    ) -> bool:
+        """False: there is one with this request id already. Raises NotReplayable for values that no table takes, and
+        ImportsFull."""
         ...
 
     async def definition(self, execution_id: str) -> Definition | None: ...

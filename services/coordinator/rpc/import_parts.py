@@ -7,17 +7,19 @@ in one transaction. A stored output of an import that was refused has no name, a
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from services.chassis.blobs import BlobDiffers, BlobTooLarge, DirectoryBlobs
-from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, QuotaViolation, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.rests import Rests
 from services.coordinator.app.importing import (
     ImportedCopy,
     ImportOrder,
     Imports,
+    ImportsFull,
     ResealingCodec,
     copied,
     renamed_output,
@@ -50,20 +52,29 @@ class Imported(NamedTuple):
 
 class ImportDesk:
     def __init__(
-        self, replays: Replays, imports: Imports, codec: ImportCodec, blobs: DirectoryBlobs, clock: Clock
+        self,
+        replays: Replays,
+        imports: Imports,
+        codec: ImportCodec,
+        blobs: DirectoryBlobs,
+        clock: Clock,
+        *,
+        kept_bytes_max: int,
     ) -> None:
+        """`kept_bytes_max`: so many bytes the copies of a workspace have together at most."""
         self._replays = replays
         self._imports = imports
         self._codec = codec
         self._blobs = blobs
         self._clock = clock
+        self._kept_bytes_max = kept_bytes_max
 
     async def take(
         self, order: ImportOrder, header: ExportHeader, parts_after_header: AsyncIterator[ExportPart]
     ) -> Imported:
         """Raises a Refusal that says what is wrong with the parts, and where."""
         definition = compiled(order.definition, order.references)
-        taken = _Taken(order, self._codec)
+        taken = _Taken(order, self._codec, await self._room(order))
         parts = ExportParts(self._codec, taken.noted(parts_after_header))
         try:
             if not is_execution_id(order.imported_execution_id):
@@ -76,10 +87,30 @@ class ImportDesk:
             _check_header(header, copy, replayed)
             outputs = await self._stored_outputs(order, taken.named, parts)
             _check_end(await parts.end(), outputs, replayed)
-            is_new = await self._imports.add(order, taken.digest.digest(), copy)
+            digest, size_bytes = taken.digest.digest(), taken.size_bytes
+            is_new = await self._imports.add(
+                order, digest, copy, size_bytes=size_bytes, kept_bytes_max=self._kept_bytes_max
+            )
         except NotReplayable as fault:
             raise Refusal("INVALID_EXPORT", str(fault)) from None
-        return Imported(order.execution_id, False) if is_new else await self._earlier(order, taken.digest.digest())
+        except ImportsFull:
+            raise self._full(order.workspace) from None
+        return Imported(order.execution_id, False) if is_new else await self._earlier(order, digest)
+
+    async def _room(self, order: ImportOrder) -> int:
+        """So many bytes may come. A repeat needs none, because the copy is there."""
+        if order.request_id and await self._imports.earlier(order.workspace, order.request_id) is not None:
+            return sys.maxsize
+        return self._kept_bytes_max - await self._imports.kept_bytes(order.workspace)
+
+    def _full(self, workspace: str) -> Refusal:
+        limit = f"the copies of a workspace have at most {self._kept_bytes_max} bytes together"
+        return Refusal(
+            "IMPORTED_BYTES_EXCEEDED",
+            f"{limit}; the oldest are removed with their month",
+            metadata={"workspace": workspace, "try": "windlass list --filter 'imported_execution_id:*'"},
+            quota=[QuotaViolation(f"workspace:{workspace}", limit)],
+        )
 
     async def _earlier(self, order: ImportOrder, digest: bytes) -> Imported:
         found = await self._imports.earlier(order.workspace, order.request_id)
@@ -115,7 +146,10 @@ class ImportDesk:
 class _Taken:
     """What has come of the events of an export."""
 
-    def __init__(self, order: ImportOrder, codec: ImportCodec) -> None:
+    def __init__(self, order: ImportOrder, codec: ImportCodec, room: int) -> None:
+        """Raises ImportsFull when more bytes than `room` have come."""
+        self.size_bytes = 0
+        self._room = room
         self.records: list[bytes] = []
         # The outputs that the events name, by their keys.
         self.named: dict[str, OutputRef] = {}
@@ -132,13 +166,20 @@ class _Taken:
         self._open_bytes = 0
 
     async def noted(self, parts: AsyncIterator[ExportPart]) -> AsyncIterator[ExportPart]:
+        self._count(len(self._order.definition))
         async for part in parts:
+            self._count(part.ByteSize())
             kind = part.WhichOneof("part")
             if kind != "output":
                 self.digest.update(part.SerializeToString(deterministic=True))
             if kind == "event":
                 self._epoch = part.event.epoch
             yield part
+
+    def _count(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        if self.size_bytes > self._room:
+            raise ImportsFull
 
     async def collected(
         self, found: AsyncIterator[tuple[int, Event] | tuple[RowName, Mapping[str, Any]]]

@@ -17,7 +17,7 @@ import psycopg
 
 from services.chassis.postgres.connection import Connection, is_of_values
 from services.chassis.postgres.database import Database, PgConnection
-from services.coordinator.app.importing import ImportedCopy, ImportOrder
+from services.coordinator.app.importing import ImportedCopy, ImportOrder, ImportsFull
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.replaying import NotReplayable
@@ -35,9 +35,14 @@ _EARLIER: Final = """
 SELECT execution_id::text, import_digest FROM executions
 WHERE workspace = %s AND import_request_id = %s AND imported_execution_id <> '' ORDER BY execution_id DESC LIMIT 1
 """
+# Two copies of a workspace that end at the same time count one after the other.
+_LOCK_SIZE: Final = "SELECT pg_advisory_xact_lock(hashtextextended('coordinator.imported_bytes ' || %s, 0))"
+_SIZE: Final = """
+SELECT coalesce(sum(imported_bytes), 0)::int8 FROM executions WHERE workspace = %s AND imported_execution_id <> ''
+"""
 _MARK: Final = """
 UPDATE executions SET imported_execution_id = %s, import_request_id = nullif(%s, ''), import_digest = %s,
-  imported_definition = %s, imported_references = %s
+  imported_definition = %s, imported_references = %s, imported_bytes = %s
 WHERE execution_id = %s::uuid
 """
 _DEFINITION: Final = """
@@ -55,14 +60,25 @@ class PostgresImports:
         row = await self._database.fetch_one(_EARLIER, (workspace, request_id))
         return None if row is None else (row[0], row[1])
 
+    async def kept_bytes(self, workspace: str) -> int:
+        row = await self._database.fetch_one(_SIZE, (workspace,))
+        return 0 if row is None else int(row[0])
+
     async def definition(self, execution_id: str) -> Definition | None:
         row = await self._database.fetch_one(_DEFINITION, (execution_id,))
         return None if row is None else compile_definition(orjson.loads(row[0]), orjson.loads(row[1]))
 
-    async def add(self, order: ImportOrder, digest: bytes, copy: ImportedCopy) -> bool:
+    async def add(
+        self, order: ImportOrder, digest: bytes, copy: ImportedCopy, *, size_bytes: int, kept_bytes_max: int
+    ) -> bool:
         async def work(connection: Connection) -> bool:
             async with connection.transaction():
-                return await _added(connection, order, digest, copy)
+                if not await _written(connection, order, copy):
+                    return False
+                await _keep_within(connection, order.workspace, kept_bytes_max - size_bytes)
+                kept = (order.imported_execution_id, order.request_id, digest, order.definition, order.references)
+                await connection.execute(_MARK, (*kept, size_bytes, order.execution_id))
+                return True
 
         try:
             return await self._writer.run(work, seconds=_SECONDS)
@@ -72,7 +88,14 @@ class PostgresImports:
             raise NotReplayable(f"a value cannot be stored: {failure}") from None
 
 
-async def _added(connection: Connection, order: ImportOrder, digest: bytes, copy: ImportedCopy) -> bool:
+async def _keep_within(connection: Connection, workspace: str, bytes_max: int) -> None:
+    await connection.execute(_LOCK_SIZE, (workspace,))
+    row = await (await connection.execute(_SIZE, (workspace,), binary=True)).fetchone()
+    if row is not None and row[0] > bytes_max:
+        raise ImportsFull
+
+
+async def _written(connection: Connection, order: ImportOrder, copy: ImportedCopy) -> bool:
     if order.request_id:
         await connection.execute(_LOCK_REQUEST, (order.workspace, order.request_id))
         cursor = await connection.execute(_EARLIER, (order.workspace, order.request_id), binary=True)
@@ -87,8 +110,6 @@ async def _added(connection: Connection, order: ImportOrder, digest: bytes, copy
     ):
         for some in _pages(rows, count):
             await connection.execute(insertion(table, part), parameters(COLUMNS[part], some))
-    kept = (order.imported_execution_id, order.request_id, digest, order.definition, order.references)
-    await connection.execute(_MARK, (*kept, order.execution_id))
     return True
 
 

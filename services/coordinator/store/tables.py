@@ -75,6 +75,7 @@ executions: Final = Table(
     *needed(Text, "imported_execution_id"),
     *optional(Text, "import_request_id"),
     *optional(LargeBinary, "import_digest imported_definition imported_references"),
+    *optional(BigInteger, "imported_bytes"),
     postgresql_partition_by="RANGE (execution_id)",
 )
 Index("executions_workspace", executions.c.workspace, executions.c.execution_id)

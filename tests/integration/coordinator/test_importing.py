@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
+import pytest
+
 from services.chassis.postgres.database import Database, PgConnection
-from services.coordinator.app.importing import ImportOrder, copied
+from services.coordinator.app.importing import ImportOrder, ImportsFull, copied
 from services.coordinator.store import codec
 from services.coordinator.store.imports import PostgresImports
 from tests.integration.coordinator.test_history import NOW, id_of
@@ -20,10 +23,10 @@ LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('coordinator.imports w sam
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'imports' AND wait_event_type = 'Lock'"
 
 
-def copy() -> Any:
+def copy(order: ImportOrder = ORDER) -> Any:
     story = Story([node("a")])
     story.start()
-    return done(copied(ORDER, story.definition, story.stored, codec))
+    return done(copied(order, story.definition, story.stored, codec))
 
 
 async def test_reads_go_on_while_copies_are_written(database: postgres.Database) -> None:
@@ -45,7 +48,10 @@ async def test_reads_go_on_while_copies_are_written(database: postgres.Database)
     try:
         holding = asyncio.create_task(other.run(hold, seconds=60.0))
         await is_locked.wait()
-        adding = [asyncio.create_task(imports.add(ORDER, b"digest", copy())) for _ in range(4)]
+        adding = [
+            asyncio.create_task(imports.add(ORDER, b"digest", copy(), size_bytes=1, kept_bytes_max=10))
+            for _ in range(4)
+        ]
 
         async def waits() -> bool:
             return bool((await reads.fetch(WAITING))[0][0] == 1)
@@ -60,3 +66,27 @@ async def test_reads_go_on_while_copies_are_written(database: postgres.Database)
         may_end.set()
         for each in (reads, writer, other):
             await each.close()
+
+
+async def test_the_copies_of_a_workspace_have_a_size_together(database: postgres.Database) -> None:
+    url = database.url("coordinator")
+    reads, writer = Database(url, name="reads", connections=1), PgConnection(url, name="imports")
+    imports, numbers = PostgresImports(reads, writer), itertools.count(1)
+
+    async def add(workspace: str, request_id: str, size_bytes: int) -> bool:
+        order = ORDER._replace(execution_id=id_of(NOW, next(numbers)), workspace=workspace, request_id=request_id)
+        return await imports.add(order, b"digest", copy(order), size_bytes=size_bytes, kept_bytes_max=10)
+
+    try:
+        assert await add("full", "one", 6)
+        with pytest.raises(ImportsFull):
+            await add("full", "two", 5)
+        assert await imports.earlier("full", "two") is None, "nothing of it is kept"
+        assert await add("full", "two", 4)
+        assert await imports.kept_bytes("full") == 10
+        assert not await add("full", "one", 6), "a repeat is answered with the copy that is there"
+        assert await add("another", "one", 10)
+        assert await imports.kept_bytes("another") == 10
+    finally:
+        await reads.close()
+        await writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,9 +42,20 @@ class Copies:
 
     def __init__(self) -> None:
         self.added: list[ImportedCopy] = []
+        self.kept = 0
+        self.size_bytes = 0
 
-    async def add(self, order: ImportOrder, digest: bytes, copy: ImportedCopy) -> bool:
+    async def earlier(self, workspace: str, request_id: str) -> tuple[str, bytes] | None:
+        return None
+
+    async def kept_bytes(self, workspace: str) -> int:
+        return self.kept
+
+    async def add(
+        self, order: ImportOrder, digest: bytes, copy: ImportedCopy, *, size_bytes: int, kept_bytes_max: int
+    ) -> bool:
         self.added.append(copy)
+        self.size_bytes = size_bytes
         return True
 
 
@@ -67,17 +79,22 @@ def exported() -> list[ExportPart]:
     return [*parts, output, end]
 
 
-async def imported(parts: list[ExportPart], store: Path) -> list[ImportedCopy]:
-    async def given() -> AsyncIterator[ExportPart]:
-        for part in parts:
-            yield part
+def desk_of(copies: Any, store: Path, kept_bytes_max: int = sys.maxsize) -> ImportDesk:
+    clock = SystemClock()
+    replays = Replays(NOTHING, NOTHING, clock)
+    return ImportDesk(replays, copies, codec, DirectoryBlobs(store), clock, kept_bytes_max=kept_bytes_max)
 
-    copies: Any = Copies()
-    desk = ImportDesk(Replays(NOTHING, NOTHING, SystemClock()), copies, codec, DirectoryBlobs(store), SystemClock())
-    made = await desk.take(ORDER, HEADER, given())
+
+async def given(parts: list[ExportPart]) -> AsyncIterator[ExportPart]:
+    for part in parts:
+        yield part
+
+
+async def imported(parts: list[ExportPart], store: Path) -> list[ImportedCopy]:
+    copies = Copies()
+    made = await desk_of(copies, store).take(ORDER, HEADER, given(parts))
     assert made == (COPY_ID, False)
-    added: list[ImportedCopy] = copies.added
-    return added
+    return copies.added
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -89,6 +106,46 @@ async def test_a_copy_names_the_output_by_its_own_key(tmp_path: Path) -> None:
     (file,) = files_in(tmp_path)
     assert file.read_bytes() == VALUE
     assert str(file.relative_to(tmp_path)) in copy.runs[0]
+
+
+@pytest.mark.parametrize("bytes_more", [0, -1])
+async def test_an_export_that_does_not_fit_beside_the_copies_that_are_kept_is_refused(
+    bytes_more: int, tmp_path: Path
+) -> None:
+    parts, copies = exported(), Copies()
+    copies.kept = 1_000
+    size_bytes = len(ORDER.definition) + sum(part.ByteSize() for part in parts)
+    desk = desk_of(copies, tmp_path, copies.kept + size_bytes + bytes_more)
+    if not bytes_more:
+        await desk.take(ORDER, HEADER, given(parts))
+        assert copies.size_bytes == size_bytes
+        return
+    with pytest.raises(Refusal) as refused:
+        await desk.take(ORDER, HEADER, given(parts))
+    assert (refused.value.reason, copies.added) == ("IMPORTED_BYTES_EXCEEDED", [])
+
+
+async def test_a_workspace_that_has_no_room_stores_no_output_of_an_export(tmp_path: Path) -> None:
+    copies = Copies()
+    copies.kept = 1
+    with pytest.raises(Refusal):
+        await desk_of(copies, tmp_path, 1).take(ORDER, HEADER, given(exported()))
+    assert files_in(tmp_path) == []
+
+
+async def test_a_repeat_is_answered_although_there_is_no_room(tmp_path: Path) -> None:
+    class Full(Copies):
+        digest = b""
+
+        async def earlier(self, workspace: str, request_id: str) -> tuple[str, bytes] | None:
+            return COPY_ID, self.digest
+
+        async def add(self, order: ImportOrder, digest: bytes, copy: ImportedCopy, **_: int) -> bool:
+            self.digest = digest
+            return False
+
+    made = await desk_of(Full(), tmp_path, 0).take(ORDER._replace(request_id="once"), HEADER, given(exported()))
+    assert made == (COPY_ID, True)
 
 
 async def test_an_output_store_that_is_away_is_told_as_such(tmp_path: Path) -> None:
@@ -128,12 +185,11 @@ HELD_PER_EVENT: Final = 2_048
 @pytest.mark.parametrize("is_import", [False, True], ids=["replay", "import"])
 async def test_what_is_held_of_an_export_is_little_for_each_event(is_import: bool, tmp_path: Path) -> None:
     times, replays = 5_000, Replays(NOTHING, NOTHING, SystemClock())
-    copies: Any = Copies()
+    copies = Copies()
     tracemalloc.start()
     try:
         if is_import:
-            desk = ImportDesk(replays, copies, codec, DirectoryBlobs(tmp_path), SystemClock())
-            await desk.take(ORDER, HEADER, many_parts(times))
+            await desk_of(copies, tmp_path).take(ORDER, HEADER, many_parts(times))
         else:
             parts = ExportParts(codec, many_parts(times))
             replayed = await replays.of_export(EXECUTION_ID, compiled(ORDER.definition, b"{}"), parts.events_and_rows())

@@ -99,7 +99,8 @@ class ExportServiceServicer:
         they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
         to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by request_id as long as
         the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
-        EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
+        EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs. RESOURCE_EXHAUSTED
+        IMPORTED_BYTES_EXCEEDED: the copies of the workspace would be larger together than they may.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
