@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from services.coordinator.core.approvals import ROLE, Approval
 from services.coordinator.core.explaining import Blocker, Cause
@@ -12,6 +13,8 @@ from services.coordinator.core.state import Execution, Run, Work
 from services.coordinator.core.values import ApprovalChoice
 
 _NAMES_MAX: Final = 5
+# What stands in a form for a value of each type of JSON Schema, until the person writes another one.
+_EXAMPLES: Final[Mapping[str, Any]] = {"integer": 0, "number": 0, "boolean": True, "array": [], "object": {}}
 
 
 class BlockerText(NamedTuple):
@@ -71,8 +74,8 @@ def _command(execution: Execution, blocker: Blocker, work: Work) -> str:
             return f"windlass dead-letters get {run_id}"
         case Cause.WAITING_FOR_SIGNAL if wait is not None:
             return f"windlass signal {id_} {quote(wait.name)}"
-        case Cause.WAITING_FOR_APPROVAL:
-            return f"windlass approvals decide {run_id} APPROVE"
+        case Cause.WAITING_FOR_APPROVAL if blocker.run is not None:
+            return f"windlass approvals decide {run_id} APPROVE{_form(execution.approvals[blocker.run.number])}"
         case Cause.WAITING_FOR_CHILD if wait is not None and wait.child is not None:
             return f"windlass explain {wait.child.execution_id}"
         case Cause.SLEEPING:
@@ -105,6 +108,31 @@ def _approval(approval: Approval) -> str:
     given = [each.caller for each in approval.decisions if each.decision is ApprovalChoice.APPROVE]
     before = f", after that of {_listed(given)}" if given else ""
     return f'asks "{approval.title}": {count} missing{before}; {_deciders(approval.assignees)} may decide'
+
+
+def _form(approval: Approval) -> str:
+    """The option with a form that has the members that are asked for. Their values are only of the right type. A schema
+    that was rendered from templates may be none, and then nothing is known of its members."""
+    schema = json.loads(approval.form)
+    if not schema:
+        return ""
+    properties, required = schema.get("properties"), schema.get("required")
+    known = properties if isinstance(properties, dict) else {}
+    names = required if isinstance(required, list) and required else known
+    asked = {name: _example(known.get(name)) for name in names if isinstance(name, str)}
+    return f" --form {quote(json.dumps(asked, ensure_ascii=False))}"
+
+
+def _example(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return "…"
+    if "const" in schema:
+        return schema["const"]
+    if isinstance(chosen := schema.get("enum"), list) and chosen:
+        return chosen[0]
+    kinds = schema.get("type")
+    kind = kinds[0] if isinstance(kinds, list) and kinds else kinds
+    return _EXAMPLES.get(kind, "…") if isinstance(kind, str) else "…"
 
 
 def _deciders(assignees: Sequence[str]) -> str:

@@ -1,5 +1,9 @@
 """What people are told about each blocker, and which command inspects or mends it."""
 
+import json
+import shlex
+from typing import Any
+
 from services.coordinator.app.blocker_texts import text_of
 from services.coordinator.core.commands import DecideApproval, NoteChildStarted, Pause, ReportDeferred, ReportProgress
 from services.coordinator.core.explaining import blockers
@@ -73,6 +77,22 @@ def test_an_approval_says_who_may_decide_and_how_many_are_missing():
         yes = ApprovalChoice.APPROVE
         story.when(DecideApproval(f"m{number}", caller, key_id=caller, role="ADMIN", run=1, decision=yes))
     assert texts(story) == [(f'ask asks "Pay?": 1 approval is missing, after that of ann, bob; {who}', command)]
+
+
+def test_an_approval_with_a_form_names_the_members_that_are_asked_for():
+    kinds = {"paid": "boolean", "cents": ["integer", "null"], "why": "string", "lines": "array"}
+    properties: dict[str, Any] = {name: {"type": kind} for name, kind in kinds.items()}
+    properties |= {"how": {"enum": ["cash", "card"]}, "terms": {"const": "it's ours"}, "any": True}
+    ((_, command),) = texts(asked(form={"type": "object", "properties": properties}))
+    *decide, option, form = shlex.split(command)
+    assert (decide, option) == (["windlass", "approvals", "decide", "ID.1", "APPROVE"], "--form")
+    assert json.loads(form) == {
+        "paid": True, "cents": 0, "why": "…", "lines": [], "how": "cash", "terms": "it's ours", "any": "…",
+    }  # fmt: skip
+    ((_, command),) = texts(asked(form={"properties": properties, "required": ["why", "other"]}))
+    assert json.loads(shlex.split(command)[-1]) == {"why": "…", "other": "…"}
+    ((_, command),) = texts(asked(form={"properties": [1], "required": {"a": 1}, "enum": 3}))
+    assert command.endswith(" APPROVE --form '{}'")
 
 
 def test_an_approval_without_assignees_and_one_with_many():
