@@ -61,11 +61,16 @@ def plain(message: Any) -> Any:
     return json_format.MessageToDict(message)
 
 
-async def signal(client: Client, execution_id: str, name: str, payload: Any = None, request_id: str = "") -> Execution:
+async def sent(client: Client, execution_id: str, name: str, payload: Any = None, request_id: str = "") -> Any:
     request = executions_pb2.SignalExecutionRequest(
         execution_id=execution_id, signal=name, payload=struct(payload or {}), request_id=request_id
     )
-    return (await client.call(client.executions.SignalExecution, request)).execution  # type: ignore[no-any-return]
+    return await client.call(client.executions.SignalExecution, request)
+
+
+async def signal(client: Client, execution_id: str, name: str, payload: Any = None, request_id: str = "") -> Execution:
+    answer = await sent(client, execution_id, name, payload, request_id)
+    return answer.execution  # type: ignore[no-any-return]
 
 
 async def refusal_of(refused: Awaitable[Any]) -> RemoteError:
@@ -94,6 +99,18 @@ async def test_a_signal_wakes_its_node_and_an_early_one_is_kept(client: Client) 
     assert (ended.state, plain(ended.output)) == (Execution.SUCCESS, {"shipped": {"box": 9}})
 
 
+async def test_the_answer_says_whether_a_node_has_taken_the_signal(client: Client) -> None:
+    answers = executions_pb2.SignalExecutionResponse
+    execution = await client.start("two-signals")
+    await waiting(client, execution.id)
+    for name, delivery in (("shipped", answers.KEPT), ("paid", answers.TAKEN)):
+        for _ in range(2):
+            answer = await sent(client, execution.id, name, request_id=name)
+            assert answers.Delivery.Name(answer.delivery) == answers.Delivery.Name(delivery)
+    assert (await client.end_of(execution.id)).state == Execution.SUCCESS
+    assert (await sent(client, execution.id, "paid", request_id="paid")).delivery == answers.TAKEN
+
+
 async def test_a_signal_is_delivered_once_for_each_request_id(client: Client) -> None:
     execution = await client.start("two-signals")
     await waiting(client, execution.id)
@@ -115,7 +132,8 @@ async def test_a_signal_waits_for_an_execution_that_is_queued(shared_stack: Stac
     await client.apply("two-signals", TWO_SIGNALS, edges=[{"from": "paid", "to": "shipped"}])
     await client.start("slow")
     queued = await client.start("two-signals")
-    assert (await signal(client, queued.id, "paid")).state == Execution.PENDING
+    answer = await sent(client, queued.id, "paid")
+    assert (answer.execution.state, answer.delivery) == (Execution.PENDING, type(answer).UNDER_WAY)
     await signal(client, queued.id, "shipped", {"box": 1})
     assert plain((await client.end_of(queued.id)).output) == {"shipped": {"box": 1}}
 

@@ -15,7 +15,7 @@ from windlass.cli.bulk_jobs import WaitOption
 from windlass.cli.choosing import DryRunOption, do_for_each, is_by_filter
 from windlass.cli.connection import Api, command
 from windlass.cli.forms import OutputForm, show
-from windlass.cli.output import say
+from windlass.cli.output import say, visible
 
 _IDS_HELP = "Ids of executions; - reads them from the standard input, one in each line."
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[EXECUTION_ID]...", help=_IDS_HELP)]
@@ -167,17 +167,36 @@ def signal(
 ) -> None:
     """Send a signal to executions.
 
-    The node that waits for it goes on with the payload."""
+    The node that waits for it goes on with the payload. If none waits, the signal is kept until one does, and standard
+    error says so."""
     values = json_object(payload, "--payload")
 
     def do(execution_id: str) -> Any:
         request = messages.SignalExecutionRequest(
             execution_id=execution_id, signal=name, payload=values, request_id=same_as or str(uuid.uuid4())
         )
-        return api.call(request).execution
+        return api.call(request)
+
+    def shown(answer: Any) -> None:
+        show(answer.execution, output_form, _show)
+        _tell_delivery(api, answer, name, is_alone=len(ids) == 1)
 
     ids = _chosen(api, execution_ids, filter_)
-    do_for_each(ids, do, lambda execution: show(execution, output_form, _show), is_dry_run=dry_run)
+    do_for_each(ids, do, shown, is_dry_run=dry_run)
+
+
+def _tell_delivery(api: Api, answer: Any, signal: str, *, is_alone: bool) -> None:
+    """Say what has become of a signal that no node has taken. The name may be wrong."""
+    id_, delivery = answer.execution.id, type(answer).Delivery.Name(answer.delivery)
+    if delivery == "UNDER_WAY":
+        say(f"{id_} gets the signal when it goes on; that is durable", err=True)
+    elif delivery == "KEPT":
+        say(visible(f'{id_}: no node waits for the signal "{signal}"; it is kept until one does'), err=True)
+        if is_alone:
+            blockers = api.call(messages.ExplainExecutionRequest(execution_id=id_)).explanation.blockers
+            waits = [each.message for each in blockers if render.cell(each, "kind") == "WAITING_FOR_SIGNAL"]
+            for wait in waits or ["no node waits for any signal now"]:
+                say(visible(f"  {wait}"), err=True)
 
 
 def _chosen(api: Api, ids: list[str] | None, filter_text: str) -> Sequence[str]:

@@ -61,6 +61,14 @@ class NewCommand(NamedTuple):
         return f"{self.kind}:{self.execution_id}:{self.request_id or uuid4()}#{digest}"
 
 
+class GivenCommand(NamedTuple):
+    """The execution after a command."""
+
+    execution: ExecutionView
+    # The number of the event that answers the command. 0: the command is durable, and carried out later.
+    answer_seq: int
+
+
 class Commands:
     def __init__(
         self, executions: Executions, mailbox: CommandMailbox, answers: CommandAnswers, watcher: EventWatcher
@@ -72,6 +80,10 @@ class Commands:
 
     async def give(self, workspace: str, command: NewCommand) -> ExecutionView:
         """The execution after the command. Raises the Refusal with which the command was answered."""
+        return (await self.answered(workspace, command)).execution
+
+    async def answered(self, workspace: str, command: NewCommand) -> GivenCommand:
+        """The same, with the event that answers it."""
         execution = await self._executions.find_for_command(workspace, command.execution_id)
         message_id, answer = await self._first_answer(command)
         if answer is None:
@@ -84,7 +96,8 @@ class Commands:
             answer = await self._answers.answer(execution.id, message_id)
             if answer is None:
                 _refuse_final(ended)
-        return await self._answered(workspace, command, message_id, answer)
+        shown = await self._answered(workspace, command, message_id, answer)
+        return GivenCommand(shown, answer.seq if answer else 0)
 
     async def reopen(
         self, workspace: str, command: NewCommand, judge: Callable[[ExecutionView], None]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from services.api.app import refusals
-from services.api.app.commands import Commands, NewCommand
+from services.api.app.commands import Commands, GivenCommand, NewCommand
 from services.api.app.executions import Executions
 from services.api.app.explanations import Explanations
 from services.api.app.ports import ExecutionQuery, ExecutionReads
@@ -133,8 +133,17 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         message = translate.command()
         message.signal.signal, message.signal.payload = request.signal, payload
         command = NewCommand("signal", request.execution_id, message, request.request_id, queued_seconds=QUEUED_SECONDS)
-        execution = await self._commands.give(caller().workspace, command)
-        return await translate.answer(pb.SignalExecutionResponse(), execution)
+        given = await self._commands.answered(caller().workspace, command)
+        response = pb.SignalExecutionResponse(delivery=await self._delivery(given))
+        return await translate.answer(response, given.execution)
+
+    async def _delivery(self, given: GivenCommand) -> pb.SignalExecutionResponse.Delivery.ValueType:
+        """A node that waited has taken the signal in the append in which it came, just after the end of its wait."""
+        if not given.answer_seq:
+            return pb.SignalExecutionResponse.UNDER_WAY
+        following = await self._reads.events(given.execution.id, given.answer_seq, 2)
+        is_taken = any(translate.is_taken_signal(event, given.answer_seq) for event in following)
+        return pb.SignalExecutionResponse.TAKEN if is_taken else pb.SignalExecutionResponse.KEPT
 
     async def RetryExecution(self, request: pb.RetryExecutionRequest, context: RpcCall) -> pb.RetryExecutionResponse:
         message = translate.command()

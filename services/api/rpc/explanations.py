@@ -45,7 +45,7 @@ def _in_queue(place: GetQueuePlaceResponse) -> Explanation.Blocker:
         holders = f", by {', '.join(place.holders)}" if place.holders else ""
         blocker.message = (
             f"{place.slots_taken} of {place.slots_max} slots of the workspace are taken{holders};"
-            f" {place.ahead} executions are before it in the queue"
+            f" {place.ahead} {'execution is' if place.ahead == 1 else 'executions are'} before it in the queue"
         )
     else:
         blocker.message = "a slot is free, and no coordinator has taken the execution yet"
@@ -90,6 +90,12 @@ def _lines(execution: Execution, explanation: Explanation, now: int) -> Iterator
                 yield f"    try: {command}"
     else:
         yield f"{execution.id} is {state}. Nothing holds it up."
+    if explanation.kept_signals:
+        yield "Signals that no node took:" if state in FINAL else "Signals that are kept until a node waits for them:"
+        for kept in explanation.kept_signals:
+            came = f"{_span(now - micros_of(kept.oldest_time))} ago"
+            count = f"{kept.count} of them, the first came {came}" if kept.count > 1 else f"came {came}"
+            yield f"  {_one_line(kept.signal)}: {count}"
     if explanation.time_split:
         yield "Its time so far:" if state not in FINAL else "Its time:"
         for part in explanation.time_split:

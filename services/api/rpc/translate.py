@@ -238,6 +238,12 @@ def event_bytes(found: ports.EventView) -> int:
     return 0 if isinstance(found.record, ports.ExecutionView) else len(found.record.details)
 
 
+def is_taken_signal(found: ports.EventView, number: int) -> bool:
+    """Whether a node takes, by this event, the signal that came with the event of this number."""
+    record: reads_pb2.EventRecord = found.record
+    return record.event.type == "SignalTaken" and bool(orjson.loads(record.details)["number"] == number)
+
+
 def _last_event(given_up: ports.ExecutionView) -> resources_pb2.Event:
     """The end of an execution that was given up. It is the only event if the execution was never admitted."""
     shown, seq = listed(given_up), given_up.last_seq

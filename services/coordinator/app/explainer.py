@@ -14,17 +14,19 @@ from services.chassis.process.clock import Clock
 from services.coordinator.app.blocker_texts import BlockerText, text_of
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Journal, Row
-from services.coordinator.core.explaining import Blocker, Cause, Stopwatch, blockers
+from services.coordinator.core.explaining import Blocker, Cause, KeptSignals, Stopwatch, blockers, kept_signals
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import Instant, Span
 
 _BLOCKERS_MAX: Final = 100
+_SIGNAL_NAMES_MAX: Final = 100
 
 
 class Explained(NamedTuple):
     execution_id: str
     blockers: Sequence[tuple[Blocker, BlockerText]]
     spent: Mapping[Cause, Span]
+    kept: Sequence[KeptSignals]
 
 
 class Explainer:
@@ -52,7 +54,7 @@ class Explainer:
             execution = step.execution
             stopwatch.before(execution, step.event)
         if execution is None:
-            return Explained(row["execution_id"], (), {})
+            return Explained(row["execution_id"], (), {}, ())
         stopwatch.reach(execution, queued_time or self._clock.epoch_ns() // 1_000)
         heard = await self._journal.live_instances(self._granted_again)
         live = {instance_id for instance_id, silent_seconds in heard.items() if not silent_seconds}
@@ -61,4 +63,5 @@ class Explainer:
             execution.execution_id,
             [(each, text_of(execution, each, self._why_no_runner)) for each in found],
             stopwatch.spent,
+            list(itertools.islice(kept_signals(execution, stopwatch.came), _SIGNAL_NAMES_MAX)),
         )

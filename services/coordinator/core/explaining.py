@@ -16,7 +16,7 @@ A wait or a backoff that was over before the second event has kept nobody waitin
 time before the first event is that of the queue, and so is the time before an event of adoption since the execution was
 woken. So all parts together are the whole time of the execution.
 
-`blockers` names everything that the execution waits for now.
+`blockers` names everything that the execution waits for now, and `kept_signals` the signals that wait for a node.
 """
 
 from collections import Counter
@@ -56,6 +56,8 @@ CAUSES: Mapping[ev.WaitKind, Cause] = {
     ev.WaitKind.PERSON: Cause.WAITING_FOR_RESOLUTION,
 }
 assert CAUSES.keys() == set(ev.WaitKind), "a kind of wait has no cause"
+# Events about work that goes on as before: it waits, or is done, since the same time.
+_UNCHANGED = (ev.ApprovalRequested, ev.ApprovalDecided, ev.RunProgressed, ev.LateReportRejected, ev.ChildEvent)
 
 
 class Blocker(NamedTuple):
@@ -75,6 +77,15 @@ class Blocker(NamedTuple):
     target: str = ""
 
 
+class KeptSignals(NamedTuple):
+    """Signals of one name that no node has taken."""
+
+    signal: str
+    number: int
+    # When the oldest of them came.
+    since: Instant
+
+
 class Stopwatch:
     """`before` is called with each event and the state before it."""
 
@@ -82,6 +93,8 @@ class Stopwatch:
         self.spent: Counter[Cause] = Counter()
         # When the state of each piece of work changed last.
         self.since: dict[WorkKey, Instant] = {}
+        # When each signal came that is kept, by the sequence number of its event.
+        self.came: dict[int, Instant] = {}
         self._time: Instant = 0
 
     def before(self, execution: Execution, event: ev.Event) -> None:
@@ -96,6 +109,10 @@ class Stopwatch:
             self.reach(execution, event.time, is_lost=isinstance(event, ev.RunLost))
         for key in _keys_of(event):
             self.since[key] = event.time
+        if isinstance(event, ev.SignalReceived):
+            self.came[execution.seq + 1] = event.time
+        elif isinstance(event, ev.SignalTaken):
+            del self.came[event.number]
 
     def reach(self, execution: Execution, now: Instant, *, is_lost: bool = False) -> None:
         """The state has lasted until now."""
@@ -142,6 +159,16 @@ def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Conta
         yield Blocker(CAUSES[wait.kind], wait.work, began, due, wait.work.run, wait)
 
 
+def kept_signals(execution: Execution, came: Mapping[int, Instant]) -> Iterator[KeptSignals]:
+    """`came` says when each signal came. The name whose oldest signal came first is the first."""
+    # Signals are kept in the order in which they came.
+    numbers: dict[str, list[int]] = {}
+    for number, kept in execution.signals.items():
+        numbers.setdefault(kept.signal, []).append(number)
+    for signal, of_name in numbers.items():
+        yield KeptSignals(signal, len(of_name), came[of_name[0]])
+
+
 def _cause_of(execution: Execution, *, is_lost: bool) -> tuple[Cause, Instant]:
     """The cause, and when it was due to end. 0: no time ends it."""
     if execution.paused_by is not None:
@@ -174,7 +201,7 @@ def _end_of(execution: Execution, run: Run) -> Instant:
 def _keys_of(event: ev.Event) -> Iterator[WorkKey]:
     """The work whose state the event changes."""
     key = getattr(event, "key", None)
-    if key is not None:
+    if key is not None and not isinstance(event, _UNCHANGED):
         yield key
     then = getattr(event, "then", None)
     if then is not None:

@@ -17,6 +17,8 @@ def explanation_of(explained: Explained) -> api.Explanation:
     for cause, span in explained.spent.items():
         share = explanation.time_split.add(cause=api.Explanation.Cause.Value(cause.value))
         put_micros(share.duration, span)
+    for kept in explained.kept:
+        put_time(explanation.kept_signals.add(signal=kept.signal, count=kept.number).oldest_time, kept.since)
     return explanation
 
 

@@ -95,3 +95,13 @@ def test_a_message_of_several_lines_stays_on_one() -> None:
     assert explain(told(RUNNING=1), state="FAILED", error=error).text.splitlines()[0] == (
         "e1 ended as FAILED at pay: BOOM: no Its time: 100 %"
     )
+
+
+def test_signals_that_are_kept_are_named_with_their_number_and_their_age():
+    explanation = told(WAITING_FOR_SIGNAL=10)
+    for signal, count, seconds in (("paid\n", 1, 4), ("go", 3, 2)):
+        explanation.kept_signals.add(signal=signal, count=count).oldest_time.seconds = NOW - seconds
+    lines = ["  paid: came 4.0 s ago", "  go: 3 of them, the first came 2.0 s ago"]
+    text = explain(explanation).text
+    assert "\n".join(["Signals that are kept until a node waits for them:", *lines, "Its time so far:"]) in text
+    assert "\n".join(["Signals that no node took:", *lines, "Its time:"]) in explain(explanation, state="FAILED").text

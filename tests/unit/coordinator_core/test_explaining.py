@@ -1,10 +1,18 @@
 """What an execution waits for, and where its time went."""
 
-from services.coordinator.core.commands import Pause, ReportStarted
-from services.coordinator.core.explaining import Cause, Stopwatch, blockers
+from services.coordinator.core.commands import (
+    DecideApproval,
+    HeartbeatRun,
+    NoteChildStarted,
+    Pause,
+    ReportDeferred,
+    ReportStarted,
+    Signal,
+)
+from services.coordinator.core.explaining import Cause, Stopwatch, blockers, kept_signals
 from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
-from services.coordinator.core.values import ErrorClass
+from services.coordinator.core.values import ApprovalChoice, ErrorClass
 from tests.support.story import BEGIN, EXECUTION_ID, SECOND, Story, begun, chain, node, started
 
 
@@ -174,6 +182,39 @@ def test_a_backoff_says_until_when():
     story.later(1)
     story.fail("a", ErrorClass.TRANSIENT, random=0.5)
     assert blocked_by(story) == [("BACKOFF", "a", 1, 1.5)]
+
+
+def test_a_wait_lasts_since_its_beginning_whatever_is_heard_of_it_meanwhile():
+    ask = node("ask", "approval@1", config={"title": "Pay?", "required": 3})
+    child = node("sub", "sub_workflow@1", config={"workflow": "billing"})
+    story = started(ask, child, node("away"))
+    story.assign("away")
+    run = story.run("away")
+    story.when(ReportDeferred(run.number, run.epoch))
+    for number in range(2):
+        story.later(10)
+        story.when(DecideApproval(f"m{number}", "", f"k{number}", "ADMIN", 1, ApprovalChoice.APPROVE))
+        story.when(HeartbeatRun(f"h{number}", "", run.number, 0.5 + number / 10, "at it"))
+    story.when(NoteChildStarted(next(iter(story.execution.children))))
+    assert sorted(blocked_by(story)) == [
+        ("WAITING_FOR_APPROVAL", "ask", 0, 0),
+        ("WAITING_FOR_CHILD", "sub", 0, 0),
+        ("WAITING_FOR_COMPLETION", "away", 0, 0),
+    ]
+
+
+def test_signals_that_no_node_has_taken_are_counted_by_name_since_the_first_came():
+    story = started(node("go", "wait_signal@1", config={"signal": "go"}), node("a"))
+    for number, name in enumerate(("late", "og", "go", "late")):
+        story.later(1)
+        story.when(Signal(f"s{number}", "ann", name, b"{}"))
+    stopwatch, execution = watched(story)
+    kept = [("late", 2, BEGIN + SECOND), ("og", 1, BEGIN + 2 * SECOND)]
+    assert list(kept_signals(execution, stopwatch.came)) == kept
+    story.do("a")
+    stopwatch, execution = watched(story)
+    assert execution.is_final
+    assert list(kept_signals(execution, stopwatch.came)) == kept
 
 
 def test_nothing_blocks_an_execution_that_has_ended():

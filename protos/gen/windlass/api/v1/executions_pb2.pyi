@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.rpc import status_pb2 as _status_pb2
 from windlass.api.v1 import resources_pb2 as _resources_pb2
 import builtins as _builtins
@@ -525,7 +526,34 @@ Global___SignalExecutionRequest: _TypeAlias = SignalExecutionRequest  # noqa: Y0
 class SignalExecutionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Delivery:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _DeliveryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[SignalExecutionResponse._Delivery.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        DELIVERY_UNSPECIFIED: SignalExecutionResponse._Delivery.ValueType  # 0
+        TAKEN: SignalExecutionResponse._Delivery.ValueType  # 1
+        """A node waited for it and has taken it."""
+        KEPT: SignalExecutionResponse._Delivery.ValueType  # 2
+        """No node waited for a signal of this name. The signal is kept until one does."""
+        UNDER_WAY: SignalExecutionResponse._Delivery.ValueType  # 3
+        """The signal is durable, and the execution has not got it yet: it is queued, or its coordinator is slow."""
+
+    class Delivery(_Delivery, metaclass=_DeliveryEnumTypeWrapper):
+        """What has become of the signal when the execution got it. A repeat under the same request_id is told the same."""
+
+    DELIVERY_UNSPECIFIED: SignalExecutionResponse.Delivery.ValueType  # 0
+    TAKEN: SignalExecutionResponse.Delivery.ValueType  # 1
+    """A node waited for it and has taken it."""
+    KEPT: SignalExecutionResponse.Delivery.ValueType  # 2
+    """No node waited for a signal of this name. The signal is kept until one does."""
+    UNDER_WAY: SignalExecutionResponse.Delivery.ValueType  # 3
+    """The signal is durable, and the execution has not got it yet: it is queued, or its coordinator is slow."""
+
     EXECUTION_FIELD_NUMBER: _builtins.int
+    DELIVERY_FIELD_NUMBER: _builtins.int
+    delivery: Global___SignalExecutionResponse.Delivery.ValueType
     @_builtins.property
     def execution(self) -> _resources_pb2.Execution:
         """The execution after it got the signal, or as it is when the signal is durable."""
@@ -534,10 +562,11 @@ class SignalExecutionResponse(_message.Message):
         self,
         *,
         execution: _resources_pb2.Execution | None = ...,
+        delivery: Global___SignalExecutionResponse.Delivery.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "execution", b"execution"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

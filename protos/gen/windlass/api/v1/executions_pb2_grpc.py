@@ -202,7 +202,7 @@ class ExecutionServiceServicer:
 
     def SignalExecution(self, request, context):
         """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
-        payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+        payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of one caller that sends one after the other are
         taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
         delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
         EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.

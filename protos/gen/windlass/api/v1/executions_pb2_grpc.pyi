@@ -56,7 +56,7 @@ class ExecutionServiceStub:
     """
     SignalExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.SignalExecutionRequest, _executions_pb2.SignalExecutionResponse]
     """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
-    payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+    payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of one caller that sends one after the other are
     taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
     delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
     EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
@@ -212,7 +212,7 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_executions_pb2.SignalExecutionRequest, _abc.Awaitable[_executions_pb2.SignalExecutionResponse]],
     ) -> _abc.Awaitable[_executions_pb2.SignalExecutionResponse]:
         """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
-        payload; if none waits, the signal is kept until one does. Signals of one caller that sends one after the other are
+        payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of one caller that sends one after the other are
         taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
         delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
         EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.

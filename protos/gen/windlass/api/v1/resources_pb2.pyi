@@ -978,11 +978,40 @@ class Explanation(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class KeptSignals(_message.Message):
+        """Signals of one name that came while no node waited for them, and that none has taken since."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SIGNAL_FIELD_NUMBER: _builtins.int
+        COUNT_FIELD_NUMBER: _builtins.int
+        OLDEST_TIME_FIELD_NUMBER: _builtins.int
+        signal: _builtins.str
+        count: _builtins.int
+        @_builtins.property
+        def oldest_time(self) -> _timestamp_pb2.Timestamp:
+            """When the oldest of them came."""
+
+        def __init__(
+            self,
+            *,
+            signal: _builtins.str = ...,
+            count: _builtins.int = ...,
+            oldest_time: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_time", b"oldest_time"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "oldest_time", b"oldest_time", "signal", b"signal"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TEXT_FIELD_NUMBER: _builtins.int
     BLOCKERS_FIELD_NUMBER: _builtins.int
     TIME_SPLIT_FIELD_NUMBER: _builtins.int
+    KEPT_SIGNALS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The whole answer as text: what it waits for, then where the time went."""
+    """The whole answer as text: what it waits for, the signals that are kept, then where the time went."""
     @_builtins.property
     def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation.Blocker]:
         """What it waits for now, at most 100. Empty when the execution has ended."""
@@ -994,16 +1023,23 @@ class Explanation(_message.Message):
         wait.
         """
 
+    @_builtins.property
+    def kept_signals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation.KeptSignals]:
+        """The signals that are kept, by their names, at most 100, those with the oldest signal first. An execution that has
+        ended has those that no node took.
+        """
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         blockers: _abc.Iterable[Global___Explanation.Blocker] | None = ...,
         time_split: _abc.Iterable[Global___Explanation.TimeShare] | None = ...,
+        kept_signals: _abc.Iterable[Global___Explanation.KeptSignals] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "text", b"text", "time_split", b"time_split"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "kept_signals", b"kept_signals", "text", b"text", "time_split", b"time_split"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
