@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from shlex import quote
 
+from services.api.app.identifiers import is_execution_id, is_run_id
 from services.chassis.grpc.errors import QuotaViolation, Refusal, Violation
 from windlass.definition.faults import Fault, place_of
 
@@ -170,8 +171,12 @@ def run_ended(run_id: str, state: str) -> Refusal:
 
 
 def run_not_found(run_id: str) -> Refusal:
-    hint = f"windlass runs {quote(run_id.partition('.')[0])}"
-    return _refusal("RUN_NOT_FOUND", "there is no such run in this workspace", hint, run_id=run_id)
+    if is_run_id(run_id):
+        message, hint = "there is no such run in this workspace", f"windlass runs {run_id.partition('.')[0]}"
+    else:
+        message = "a run id is that of its execution, a dot and a number"
+        hint = f"windlass runs {run_id} -o name" if is_execution_id(run_id) else "windlass runs -o name"
+    return _refusal("RUN_NOT_FOUND", message, hint, run_id=run_id)
 
 
 def circuit_not_found(target: str) -> Refusal:

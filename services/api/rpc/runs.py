@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
 
 from services.api.app import refusals
 from services.api.app.executions import Executions
@@ -15,12 +16,16 @@ from services.api.rpc.letter_inputs import RunInputReads
 from services.api.rpc.pages import Page
 from services.api.rpc.structs import fill_documents, holding, sorted_json, to_dict
 from services.chassis.grpc.beside import beside
+from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.grpc.limits import SMALL_BYTES_MAX
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import runs_pb2 as pb
 from windlass.api.v1 import runs_pb2_grpc
 from windlass.coordinator.v1 import commands_pb2, reads_pb2
+
+# The run, as it is shown, says more about these.
+_SEEN_IN_THE_RUN: Final = ("OUTPUT_NOT_FOUND", "INPUTS_NOT_FOUND", "INPUTS_NOT_RENDERED")
 
 
 class RunReads(RunInputReads, Protocol):
@@ -74,16 +79,16 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
     ) -> AsyncIterator[pb.GetRunOutputResponse]:
         if not is_run_id(request.run_id):
             raise refusals.run_not_found(request.run_id)
-        async for data in self._reads.run_output(request.run_id, caller().workspace):
-            yield pb.GetRunOutputResponse(data=data)
+        with _hinting(request.run_id):
+            async for data in self._reads.run_output(request.run_id, caller().workspace):
+                yield pb.GetRunOutputResponse(data=data)
 
     async def GetRunInputs(self, request: pb.GetRunInputsRequest, context: RpcCall) -> pb.GetRunInputsResponse:
         if not is_run_id(request.run_id):
             raise refusals.run_not_found(request.run_id)
-        documents, response = (
-            await self._reads.run_inputs(request.run_id, caller().workspace),
-            pb.GetRunInputsResponse(),
-        )
+        with _hinting(request.run_id):
+            documents = await self._reads.run_inputs(request.run_id, caller().workspace)
+        response = pb.GetRunInputsResponse()
         await beside(len(documents), lambda: fill_documents(response, documents))
         return response
 
@@ -92,8 +97,9 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
     ) -> AsyncIterator[pb.GetRunInputsJsonResponse]:
         if not is_run_id(request.run_id):
             raise refusals.run_not_found(request.run_id)
-        async for data in self._reads.run_inputs_in_parts(request.run_id, caller().workspace):
-            yield pb.GetRunInputsJsonResponse(data=data)
+        with _hinting(request.run_id):
+            async for data in self._reads.run_inputs_in_parts(request.run_id, caller().workspace):
+                yield pb.GetRunInputsJsonResponse(data=data)
 
     async def CompleteRun(self, request: pb.CompleteRunRequest, context: RpcCall) -> pb.CompleteRunResponse:
         run = await self._outside.run_of(request.token)
@@ -127,3 +133,16 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
             message.heartbeat_run.message = request.message
         await self._outside.heartbeat(run, message)
         return pb.HeartbeatRunResponse(run_id=run.id)
+
+
+@contextmanager
+def _hinting(run_id: str) -> Iterator[None]:
+    """Add the command that helps to what a coordinator refuses. It knows no command line."""
+    try:
+        yield
+    except Refusal as refused:
+        if refused.reason == "RUN_NOT_FOUND":
+            raise refusals.run_not_found(run_id) from None
+        if refused.reason in _SEEN_IN_THE_RUN:
+            refused.metadata.setdefault("try", f"windlass run get {run_id}")
+        raise
