@@ -234,6 +234,10 @@ async def test_the_command_line_follows_a_job_to_its_end(shared_stack: Stack) ->
     shown = await asyncio.to_thread(typed, "jobs", "show", job_id, "--json")
     assert json.loads(shown.stdout)["done"] == "20"
     assert job_id in (await asyncio.to_thread(typed, "jobs", "list")).stdout
+    assert (await asyncio.to_thread(typed, "jobs", "follow", job_id)).returncode == 0
+    again = await asyncio.to_thread(typed, "pause", "--filter", 'workflow = "bulk-cli"')
+    assert (again.returncode, "refused  20 EXECUTION_FINAL" in again.stdout) == (1, True)
+    assert (await asyncio.to_thread(typed, "jobs", "follow", again.stdout.split()[1])).returncode == 1
     late = await asyncio.to_thread(typed, "jobs", "stop", job_id)
     assert late.returncode == 1
     assert "BULK_JOB_ENDED" in late.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from tests.support.api import Client
 from tests.support.command_line import windlass
+from tests.support.probe import eventually
 from tests.support.stack import Stack
 from windlass.api.v1 import resources_pb2
 from windlass.cli.events import INTERRUPTED
@@ -69,10 +71,51 @@ async def test_a_run_is_shown_and_its_output_printed_whole(client: Client, typed
     assert "first" in shown
     assert "SUCCESS" in shown
     assert json.loads(await typed.done("run", "get", run_id, "-o", "json"))["executionId"] == ended.id
-    assert json.loads(await typed.done("run", "output", run_id)) == {"text": "ü" * 1_000}
+    printed = await typed.done("run", "output", run_id)
+    assert (json.loads(printed), printed.count("\n"), printed[-1]) == ({"text": "ü" * 1_000}, 1, "\n")
+    assert await typed.done("run", "output", run_id, "-o", "json") == printed
+    assert yaml.safe_load(await typed.done("run", "output", run_id, "-o", "yaml")) == {"text": "ü" * 1_000}
+    for form in ("name", "yaml"):
+        assert (await typed("run", "output", run_id, "--output", tmp_path / "none", "-o", form)).returncode == 2
     file = tmp_path / "output.json"
     assert await typed.done("run", "output", run_id, "--output", file) == ""
     assert json.loads(file.read_text()) == {"text": "ü" * 1_000}
+    assert contents(tmp_path).keys() == {"output.json"}
+
+
+async def test_who_names_no_run_is_told_where_the_ids_are(client: Client, typed: Typed) -> None:
+    ended = await client.run("typed")
+    for given, listed in (("1", "runs -o name"), (ended.id, f"runs {ended.id} -o name"), (f"{ended.id}.99", "runs ")):
+        refused = await typed("inputs", given)
+        (hint,) = [line for line in refused.stderr.splitlines() if line.startswith("try: ")]
+        assert (refused.returncode, f" {listed}" in hint) == (1, True), hint
+        words = shlex.split(hint.removeprefix("try: "))
+        answer = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, check=True)
+        assert ended.id in answer.stdout or given.endswith(".99")
+
+
+async def test_a_number_beyond_the_newest_event_is_noticed(client: Client, typed: Typed) -> None:
+    ended = await client.run("typed")
+    notice = f"the newest event is number {ended.last_seq}\n"
+    for verb in ("events", "get"):
+        beyond = await typed(verb, ended.id, "--as-of-seq", ended.last_seq + 1)
+        assert (beyond.returncode, beyond.stderr) == (0, notice)
+        assert (await typed(verb, ended.id, "--as-of-seq", ended.last_seq)).stderr == ""
+    assert (await typed("events", ended.id, "--after-seq", ended.last_seq)).stderr == notice
+
+
+async def test_a_command_in_an_explanation_works_as_it_is_printed(client: Client, typed: Typed) -> None:
+    execution = await client.start("typed-wait")
+
+    async def hinted() -> list[str]:
+        return [line for line in (await typed.done("explain", execution.id)).splitlines() if "try: " in line]
+
+    (hint,) = await eventually(hinted, SECONDS, "the wait for the signal")
+    words = shlex.split(hint.partition("try: ")[2])
+    await asyncio.to_thread(subprocess.run, words, capture_output=True, check=True)
+    assert (await client.end_of(execution.id)).state == Execution.SUCCESS
+    nameless = await typed("explain", execution.id, "-o", "name")
+    assert (nameless.returncode, nameless.stdout) == (2, "")
 
 
 async def test_a_file_stays_as_it_was_when_there_is_no_output(typed: Typed, tmp_path: Path) -> None:
@@ -139,7 +182,28 @@ async def test_a_signal_goes_to_many_by_ids_and_by_a_filter(client: Client, type
     for each in ids[1:]:
         assert (await client.end_of(each)).state == Execution.SUCCESS
     late = await typed("signal", *ids, "go")
-    assert (late.returncode, late.stderr.count("already ended")) == (1, 3)
+    assert (late.returncode, late.stderr.count("already ended: SUCCESS (EXECUTION_FINAL)")) == (1, 3)
+
+
+async def test_a_signal_that_nobody_waits_for_is_said_to_be_kept(client: Client, typed: Typed) -> None:
+    execution = await client.start("typed-wait")
+
+    async def is_waiting() -> bool:
+        return (await client.get(execution.id)).state == Execution.WAITING
+
+    await eventually(is_waiting, SECONDS, "the wait for the signal")
+    kept = await typed("signal", execution.id, "goo", "-o", "json")
+    assert (kept.returncode, json.loads(kept.stdout)["id"]) == (0, execution.id)
+    assert kept.stderr.splitlines() == [
+        f'{execution.id}: no node waits for the signal "goo"; it is kept until one does',
+        "  wait waits for the signal go",
+    ]
+    assert "Signals that are kept until a node waits for them:\n  goo: came " in await typed.done(
+        "explain", execution.id
+    )
+    taken = await typed("signal", execution.id, "go")
+    assert (taken.returncode, taken.stderr) == (0, "")
+    assert (await client.end_of(execution.id)).state == Execution.SUCCESS
 
 
 async def test_a_wait_for_an_end_that_does_not_come_is_over_in_time(client: Client, typed: Typed) -> None:

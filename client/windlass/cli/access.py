@@ -6,6 +6,7 @@ import typer
 
 from windlass.cli import messages, render
 from windlass.cli.connection import Api, command
+from windlass.cli.forms import OutputForm, show
 from windlass.cli.output import say
 
 keys = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, rich_markup_mode=None)
@@ -69,12 +70,7 @@ def revoke_key(api: Api, key_id: Annotated[str, typer.Argument(metavar="KEY_ID")
     return api.call(messages.RevokeApiKeyRequest(key_id=key_id)).api_key
 
 
-def _show_workspace(answer: Any) -> None:
-    name = answer.workspace.workspace
-    say(f"{name} is created; create its first key with: windlass keys create ADMIN --workspace {name}")
-
-
-@command(workspaces, "create", shows=_show_workspace)
+@command(workspaces, "create")
 def create_workspace(
     api: Api,
     workspace: WorkspaceArgument,
@@ -82,11 +78,14 @@ def create_workspace(
     executions_max: Annotated[
         int, typer.Option(help="The most executions at once; 0 means the tier's number.", min=0)
     ] = 0,
-) -> Any:
+    output_form: OutputForm = "table",
+) -> None:
     """Create a workspace."""
     limits = messages.Limits(executions_max=executions_max)
     request = messages.CreateWorkspaceRequest(workspace=workspace, tier=messages.Tier.Value(tier), limits=limits)
-    return api.call(request, key="system")
+    first_key = api.typed(f"windlass keys create ADMIN --workspace {workspace}")
+    said = f"{workspace} is created; create its first key with: {first_key}"
+    show(api.call(request, key="system"), output_form, lambda _: say(said))
 
 
 @command(workspaces, "list", shows=render.listing("workspaces", WORKSPACE_COLUMNS))

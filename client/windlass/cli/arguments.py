@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from windlass.definition.durations import parse_duration
+
 IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
 RunIdArgument = Annotated[
     str, typer.Argument(metavar="RUN_ID", help="Execution id, dot and number: `windlass runs ID -o name` prints it.")
@@ -41,6 +43,16 @@ def json_object(given: str, option: str) -> Any:
         return ParseDict(value, Struct())
     except (ValueError, TypeError, AttributeError, ParseError) as error:
         raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint=option) from None
+
+
+def micros_of(given: str, option: str) -> int:
+    """The value of an option as a duration that is longer than 0."""
+    try:
+        if micros := parse_duration(given):
+            return micros
+        raise ValueError("a duration is longer than 0 here")
+    except ValueError as fault:
+        raise typer.BadParameter(str(fault), param_hint=option) from None
 
 
 def labels_of(entries: Any) -> dict[str, str]:

@@ -12,7 +12,6 @@ from windlass.cli.connection import Api, command
 from windlass.cli.executions import COLUMNS
 from windlass.cli.forms import OutputForm
 from windlass.cli.forms import show as show_in
-from windlass.cli.invocation import as_typed
 from windlass.cli.output import say, visible
 
 jobs = typer.Typer(
@@ -56,6 +55,10 @@ def run(api: Api, request: Any, *, wait: bool, output_form: OutputForm) -> None:
         say(f"job {job.id}")
     if wait:
         job = _followed(api, job, is_quiet=output_form != "table")
+    _end(job, output_form)
+
+
+def _end(job: Any, output_form: OutputForm) -> None:
     show_in(job, output_form, _show)
     is_well = render.cell(job, "state") in ("DONE", "RUNNING") and not _refused(job) and not job.failed
     raise typer.Exit(0 if is_well else 1)
@@ -72,8 +75,8 @@ def _followed(api: Api, job: Any, *, is_quiet: bool) -> Any:
             job = api.call(messages.GetBulkJobRequest(job=job.id)).job
     except KeyboardInterrupt:
         say("the job goes on without you", err=True)
-        say(f"to come back: {as_typed(f'windlass jobs show {job.id}', api.home)}", err=True)
-        say(f"to stop it:   {as_typed(f'windlass jobs stop {job.id}', api.home)}", err=True)
+        say(f"to come back: {api.typed(f'windlass jobs follow {job.id}')}", err=True)
+        say(f"to stop it:   {api.typed(f'windlass jobs stop {job.id}')}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     return job
 
@@ -92,7 +95,8 @@ def _show_count(answer: Any, *, output_form: OutputForm) -> None:
 
 
 def _show_counted(answer: Any) -> None:
-    say(f"{'more than ' if answer.cut else ''}{answer.matched} executions match; nothing was done")
+    match = "execution matches" if answer.matched == 1 and not answer.cut else "executions match"
+    say(f"{'more than ' if answer.cut else ''}{answer.matched} {match}; nothing was done")
     if answer.sample:
         render.table(answer.sample, COLUMNS)
     if len(answer.sample) < answer.matched:
@@ -141,6 +145,6 @@ def stop(api: Api, job_id: JobArgument) -> Any:
 
 @command(jobs)
 def follow(api: Api, job_id: JobArgument, output_form: OutputForm = "table") -> None:
-    """Wait for the end of a job."""
+    """Wait for the end of a job. Exit code 1 unless every execution has got the command."""
     job = _followed(api, api.call(messages.GetBulkJobRequest(job=job_id)).job, is_quiet=output_form != "table")
-    show_in(job, output_form, _show)
+    _end(job, output_form)

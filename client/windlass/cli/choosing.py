@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from windlass.cli.connection import reason_of
 from windlass.cli.output import say, visible
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Name what would be changed, and change nothing.")]
@@ -28,6 +29,8 @@ def do_for_each(
 ) -> None:
     """`show` prints the answer of `do` for one of them."""
     ids = [line.strip() for line in sys.stdin if line.strip()] if list(given) == ["-"] else given
+    if not ids:
+        say("there is nothing to do: no id was given, or nothing matches", err=True)
     if is_dry_run:
         for each in ids:
             say(each)
@@ -44,12 +47,14 @@ def do_for_each(
 
 def _done(subject: str, do: Callable[[str], Any], show: Callable[[Any], Any]) -> bool:
     import grpc
+    from grpc_status import rpc_status
 
     try:
         show(do(subject))
     except grpc.RpcError as error:
         # What a call raises is the call itself, and has the message of the answer.
         said: Any = error
-        say(visible(f"{subject}: {said.details()}"), err=True)
+        reason = reason_of(rpc_status.from_call(said)) or said.code().name
+        say(visible(f"{subject}: {said.details()} ({reason})"), err=True)
         return False
     return True

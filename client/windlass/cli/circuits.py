@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from windlass.cli import messages, render
+from windlass.cli.arguments import micros_of
 from windlass.cli.connection import Api, command
 from windlass.cli.output import say
-from windlass.definition.durations import parse_duration
 
 app = typer.Typer(help="List, reset and open circuit breakers of targets.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -63,12 +63,8 @@ def open_circuit(
     lasting: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long, like 90s, 30m or 2h.")],
 ) -> Any:
     """Open a circuit by hand, for instance while a target is serviced. Then it is probed."""
-    try:
-        micros = parse_duration(lasting)
-    except ValueError as fault:
-        raise typer.BadParameter(str(fault), param_hint="--for") from None
     request = messages.OpenCircuitRequest(target=target)
-    request.until.FromMicroseconds(time.time_ns() // 1_000 + micros)
+    request.until.FromMicroseconds(time.time_ns() // 1_000 + micros_of(lasting, "--for"))
     answer = api.call(request)
     say(f"no call of {target} is made until {render.date(answer.circuit.next_retry_time)}", err=True)
     return answer.circuit

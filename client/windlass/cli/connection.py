@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +22,15 @@ from typer.core import TyperCommand
 
 from windlass.cli import contexts
 from windlass.cli.forms import FormOption, JsonOption, Show, chosen, show
-from windlass.cli.invocation import DEFAULT_HOME, as_typed
+from windlass.cli.invocation import DEFAULT_HOME, as_typed, program
 from windlass.cli.output import say, visible
 
 CALL_SECONDS = 30.0
 # A repeat is harmless: every command that changes something carries a request id or is idempotent by nature.
 TRIES = 5
 TRY_AGAIN_SECONDS = 0.3
+# Verbs that know homes only.
+_OF_THIS_MACHINE = ("up", "down", "status")
 
 HomeOption = Annotated[
     Path,
@@ -121,6 +124,22 @@ class Api:
             answer.next_page_token = more.next_page_token
         return answer
 
+    def typed(self, command: str) -> str:
+        """`command` as it reaches the same stack from this shell, so that it works when it is copied."""
+        if self.address is None:
+            return as_typed(command, self.home)
+        if not command.startswith("windlass ") or command.split()[1] in _OF_THIS_MACHINE:
+            return command
+        known: dict[str, Any] = contexts.current()
+        if "WINDLASS_ADDRESS" in os.environ:
+            known = {name: os.environ.get(f"WINDLASS_{name.upper()}") for name in ("address", "authority_file")}
+        words = command.replace("windlass", program(), 1)
+        for name in ("address", "key_file", "authority_file"):
+            value = getattr(self, name)
+            if value is not None and str(value) != str(known.get(name)):
+                words += f" --{name.replace('_', '-')} {shlex.quote(str(value))}"
+        return words
+
     @contextlib.contextmanager
     def telling_errors(self) -> Iterator[None]:
         """Print an error inside the block, and end the command with exit code 1."""
@@ -131,7 +150,7 @@ class Api:
             raise typer.Exit(1) from None
         except _rpc_error() as error:
             is_secure = self.authority_file is not None and self.address is not None
-            _tell(error, self.home, f"{self.target} over TLS" if is_secure else self.target)
+            _tell(error, self.typed, f"{self.target} over TLS" if is_secure else self.target)
             raise typer.Exit(1) from None
         finally:
             if "channel" in vars(self):
@@ -229,8 +248,8 @@ def _key(home: Path, key_file: Path | None, name: str) -> str:
         raise Unusable(f"cannot read the key in {path}: {error.strerror}; name another with --key-file") from None
 
 
-def _tell(error: Any, home: Path, target: str) -> None:
-    """The message, the reason, each faulty field, and the command that helps."""
+def _tell(error: Any, typed: Callable[[str], str], target: str) -> None:
+    """The message, the reason, each faulty field, and the command that helps, as it is typed here."""
     from google.rpc import error_details_pb2
     from grpc_status import rpc_status
 
@@ -248,7 +267,7 @@ def _tell(error: Any, home: Path, target: str) -> None:
                 say(visible(f"  {violation.field}: {violation.description or violation.reason}"), err=True)
     say(visible(f"reason: {info.reason or error.code().name}"), err=True)
     if hint := info.metadata.get("try"):
-        say(visible(f"try:    {as_typed(hint, home)}"), err=True)
+        say(visible(f"try:    {typed(hint)}"), err=True)
 
 
 def reason_of(status: Any) -> str:

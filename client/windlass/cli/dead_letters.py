@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.arguments import LimitOption, PageOption, json_object
+from windlass.cli.arguments import LimitOption, PageOption, json_object, text_of
 from windlass.cli.choosing import DryRunOption, do_for_each, is_by_filter
 from windlass.cli.connection import Api, command
 from windlass.cli.forms import OutputForm, show, show_line
@@ -171,7 +171,9 @@ def discard(
 def fix(
     api: Api,
     dead_letter_id: LetterIdArgument,
-    output: Annotated[str, typer.Option(metavar="JSON", help="The output of the node.")] = "null",
+    output: Annotated[
+        str, typer.Option(metavar="JSON", help="The output of the node; @FILE reads it from a file.")
+    ] = "null",
     notes: NotesOption = "",
     output_form: OutputForm = "table",
 ) -> None:
@@ -180,7 +182,7 @@ def fix(
 
     request = messages.MarkDeadLetterFixedRequest(dead_letter_id=dead_letter_id, notes=notes)
     try:
-        ParseDict(json.loads(output), request.output)
+        ParseDict(json.loads(text_of(output, "--output")), request.output)
     except ValueError as error:
         raise typer.BadParameter(f"this is not JSON: {error}", param_hint="--output") from None
     show(api.call(request).dead_letter, output_form, _show_line)

@@ -13,7 +13,6 @@ from windlass.cli import messages, render
 from windlass.cli.arguments import IdArgument
 from windlass.cli.connection import TRY_AGAIN_SECONDS, Api, command
 from windlass.cli.forms import OutputForm, show_line
-from windlass.cli.invocation import as_typed
 from windlass.cli.output import say, visible
 
 INTERRUPTED: Final = 130
@@ -46,13 +45,22 @@ def events(
     request = messages.ListEventsRequest(
         execution_id=execution_id, after_seq=after_seq, as_of_seq=as_of_seq, page_size=1000
     )
+    last_seq = 0
     while True:
         answer = api.call(request)
         for event in answer.events:
+            last_seq = event.seq
             show_line(event, output_form, _show_event)
         request.page_token = answer.next_page_token
         if not request.page_token:
-            return
+            break
+    if last_seq < as_of_seq or not last_seq:
+        tell_newest(last_seq or api.call(messages.GetExecutionRequest(execution_id=execution_id)).execution.last_seq)
+
+
+def tell_newest(last_seq: int) -> None:
+    """Say why what was asked for is not shown: the journal does not go so far. This is no part of the answer."""
+    say(f"the newest event is number {last_seq}" if last_seq else "it has no events yet", err=True)
 
 
 @contextlib.contextmanager
@@ -85,8 +93,8 @@ def telling_how_to_come_back(api: Api, execution_id: str) -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         say("the execution goes on without you", err=True)
-        say(f"to come back: {as_typed(f'windlass watch {execution_id}', api.home)}", err=True)
-        say(f"to stop it:   {as_typed(f'windlass cancel {execution_id}', api.home)}", err=True)
+        say(f"to come back: {api.typed(f'windlass watch {execution_id}')}", err=True)
+        say(f"to stop it:   {api.typed(f'windlass cancel {execution_id}')}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -7,6 +7,7 @@ import typer
 from windlass.cli import messages, render
 from windlass.cli.arguments import IdArgument, LimitOption, PageOption
 from windlass.cli.connection import Api, command
+from windlass.cli.events import tell_newest
 from windlass.cli.forms import OutputForm, show
 from windlass.cli.output import say
 
@@ -14,11 +15,13 @@ _FILTER_HELP = """Only those for which this is true, like (state = FAILED OR err
 labels.region = eu. OR binds tighter than AND. docs/filters.md has the fields."""
 # Of the children of an execution that is shown.
 CHILDREN_SHOWN_MAX = 20
+# A line of an explanation that names a command begins with this.
+_TRY: Final = "    try: "
 
 
 def register(app: typer.Typer) -> None:
     command(app)(get)
-    command(app, shows=lambda explanation: say(explanation.text))(explain)
+    command(app)(explain)
     command(app, "list", shows=render.listing("executions", COLUMNS))(list_)
 
 
@@ -31,6 +34,8 @@ def get(
     """Show an execution and its result. While it goes on, also show the children that it waits for."""
     execution = api.call(messages.GetExecutionRequest(execution_id=execution_id, as_of_seq=as_of_seq)).execution
     show(execution, output_form, show_execution)
+    if as_of_seq > execution.last_seq:
+        tell_newest(execution.last_seq)
     if output_form == "table" and not execution.HasField("end_time") and not as_of_seq:
         _show_children(api, execution_id)
 
@@ -44,12 +49,20 @@ def _show_children(api: Api, execution_id: str) -> None:
         say("children")
         render.table(answer.executions, COLUMNS)
     if answer.next_page_token:
-        say(f"and more: windlass list --filter 'parent_execution_id = \"{execution_id}\"'")
+        all_of_them = f"windlass list --filter 'parent_execution_id = \"{execution_id}\"'"
+        say(f"and more: {api.typed(all_of_them)}")
 
 
-def explain(api: Api, execution_id: IdArgument) -> Any:
+def explain(api: Api, execution_id: IdArgument, output_form: OutputForm = "table") -> None:
     """Say what an execution waits for, and where its time went."""
-    return api.call(messages.ExplainExecutionRequest(execution_id=execution_id)).explanation
+    explanation = api.call(messages.ExplainExecutionRequest(execution_id=execution_id)).explanation
+    show(explanation, output_form, lambda explanation: say(_with_hints(api, explanation.text)))
+
+
+def _with_hints(api: Api, text: str) -> str:
+    """The text with its commands as they are typed here. Each has a line of its own."""
+    lines = text.split("\n")
+    return "\n".join(f"{_TRY}{api.typed(line[len(_TRY) :])}" if line.startswith(_TRY) else line for line in lines)
 
 
 def list_(

@@ -1,5 +1,6 @@
 """Takes executions out of a stack as a file and into another one, and folds journals again."""
 
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from windlass.cli.forms import OutputForm, show
 from windlass.cli.output import say, visible
 
 _SECONDS: Final = 300.0
+# An execution id has none of these.
+_LIKE_A_FILE: Final = re.compile(r"[./\\]")
 _REQUEST_BYTES: Final = 512 * 1024
 
 
@@ -66,6 +69,8 @@ def replay(
     The present code folds it, and decides it again. Exit code 1 if the state differs."""
     if Path(subject).exists():
         answer = _sent(api, _FileRequests(Path(subject), messages.ReplayExportRequest()), "ReplayExport").replay
+    elif _LIKE_A_FILE.search(subject):
+        raise typer.BadParameter(f"there is no file {subject}, and an execution id looks otherwise")
     else:
         request = messages.ReplayExecutionRequest(execution_id=subject)
         answer = _stub(api).ReplayExecution(request, metadata=api.metadata(), timeout=_SECONDS).replay

@@ -20,6 +20,7 @@ Show = Callable[[Any], Any]
 
 # The field that names a message. Any other message is named by its first field.
 _NAMES: Final = {"WorkflowVersion": "version"}
+_NAMELESS: Final = {"Explanation"}
 
 
 def chosen(form: OutputForm | None, *, as_json: bool) -> OutputForm:
@@ -58,6 +59,11 @@ def show_plain(value: Any, form: OutputForm) -> None:
         say(visible_json(json.dumps(value, indent=1, ensure_ascii=False)))
 
 
+def nameless() -> typer.BadParameter:
+    """The fault of whoever asks for the names of what has none."""
+    return typer.BadParameter("this answer has no name; take table, json or yaml", param_hint="-o")
+
+
 def _yaml(value: Any) -> str:
     import yaml
 
@@ -69,11 +75,12 @@ def _yaml(value: Any) -> str:
 
 
 def _names_of(message: Any) -> Iterator[str]:
-    first = message.DESCRIPTOR.fields[0] if message.DESCRIPTOR.fields else None
+    kind = message.DESCRIPTOR
+    first = kind.fields[0] if kind.fields and kind.name not in _NAMELESS else None
     if first is None or (first.message_type is not None and first.message_type.GetOptions().map_entry):
-        raise typer.BadParameter("this answer has no name; take table, json or yaml", param_hint="-o")
+        raise nameless()
     if first.message_type is None:
-        yield render.cell(message, _NAMES.get(message.DESCRIPTOR.name, first.name))
+        yield render.cell(message, _NAMES.get(kind.name, first.name))
         return
     found = getattr(message, first.name)
     for each in found if first.is_repeated else [found]:

@@ -1,6 +1,7 @@
 """The words to type for `windlass` in this shell, so that the commands that we print work when they are copied."""
 
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -20,4 +21,5 @@ def as_typed(command: str, home: Path) -> str:
     if not command.startswith("windlass "):
         return command
     words = command.replace("windlass", program(), 1)
-    return words if home.absolute() == DEFAULT_HOME.absolute() else f"{words} --home {os.path.relpath(home)}"
+    is_default = home.absolute() == DEFAULT_HOME.absolute()
+    return words if is_default else f"{words} --home {shlex.quote(os.path.relpath(home))}"

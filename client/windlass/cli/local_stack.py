@@ -6,6 +6,7 @@ to another process by now.
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from functools import partial
@@ -119,7 +120,8 @@ def _show_running(home: Home) -> None:
     _show_processes(found)
     grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
     say(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}")
-    say(f"  grpcurl -plaintext {grpc} list\n")
+    # It is a program of others, and docs/grpcurl.md says how to get it.
+    say(f"  grpcurl -plaintext {grpc} list\n" if shutil.which("grpcurl") else "")
 
 
 def _show_processes(found: dict[str, Any]) -> None:

@@ -46,9 +46,12 @@ def say_file(text: str) -> None:
 
 
 def say_pieces(pieces: Iterable[bytes]) -> None:
-    """Print JSON that comes in pieces: unchanged for another program, and visibly for a person."""
+    """Print JSON that comes in pieces, and end the line: unchanged for another program, and visibly for a person."""
     if sys.stdout.isatty():
         say_file(visible_json(b"".join(pieces).decode()))
         return
+    piece = b""
     for piece in pieces:
         sys.stdout.buffer.write(piece)
+    if not piece.endswith(b"\n"):
+        sys.stdout.buffer.write(b"\n")

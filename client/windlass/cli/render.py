@@ -23,6 +23,7 @@ BAR_WIDTH = 40
 COLUMN_GAP = "  "
 # A double holds every whole number up to this one. The digits of larger ones would be wrong.
 WHOLE_MAX = 2**53
+_JSON_MESSAGES = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")
 # The run that renders the workflow's output has this in place of a node's id.
 OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
 # The compensation of a node has its name and this.
@@ -114,19 +115,29 @@ def compact(message: Any) -> str:
 
 
 def plain(message: Any) -> Any:
-    """Protobuf's JSON form. A Struct has only floats; whole ones are shown as 2 and not as 2.0."""
+    """Protobuf's JSON form. A Struct has its keys in no order, and only floats: here the keys are sorted, and whole
+    numbers are shown as 2 and not as 2.0."""
     from google.protobuf.json_format import MessageToDict
 
-    return _whole(MessageToDict(message))
+    return _tidy(MessageToDict(message), message.DESCRIPTOR)
 
 
-def _whole(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _whole(each) for key, each in value.items()}
+def _tidy(value: Any, kind: Any = None) -> Any:
+    """`kind` describes the message that was made a dictionary. None: it is JSON of somebody else, or a map."""
     if isinstance(value, list):
-        return [_whole(each) for each in value]
+        return [_tidy(each, kind) for each in value]
+    if isinstance(value, dict):
+        if kind is None or kind.full_name in _JSON_MESSAGES:
+            return {key: _tidy(value[key]) for key in sorted(value)}
+        kinds = {field.json_name: field.message_type for field in kind.fields}
+        return {name: _tidy(each, _message_kind(kinds.get(name))) for name, each in value.items()}
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= WHOLE_MAX
     return int(value) if is_whole else value
+
+
+def _message_kind(kind: Any) -> Any:
+    """None for a map, whose entries are a message to protobuf."""
+    return None if kind is None or kind.GetOptions().map_entry else kind
 
 
 def node_name(node: str) -> str:
@@ -156,7 +167,14 @@ def duration(message: Any) -> str:
 
 
 def span(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+    """A time in the two units that say most about it."""
+    if seconds < 120:
+        return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def run_count(runs: int, retries: int) -> str:

@@ -1,5 +1,6 @@
 """Runs: the attempts at nodes, what they were given to work on, and what they returned."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -9,6 +10,7 @@ import typer
 from windlass.cli import messages, outside_work, render
 from windlass.cli.arguments import PageOption, RunIdArgument
 from windlass.cli.connection import Api, command
+from windlass.cli.forms import OutputForm, nameless, show, show_plain
 from windlass.cli.output import say, say_pieces
 
 # An output of 64 MiB over a slow line.
@@ -24,7 +26,7 @@ run = typer.Typer(
 def register(app: typer.Typer) -> None:
     command(app, shows=_show_list)(runs)
     command(app, shows=render.print_json)(inputs)
-    command(run, shows=_show)(get)
+    command(run)(get)
     command(run)(output)
     outside_work.register(run)
     app.add_typer(run, name="run")
@@ -66,19 +68,26 @@ def inputs(api: Api, run_id: RunIdArgument, file: FileOption = None) -> Any:
     raise typer.Exit
 
 
-def get(api: Api, run_id: RunIdArgument) -> Any:
+def get(api: Api, run_id: RunIdArgument, output_form: OutputForm = "table") -> None:
     """Show a run with all that is known of it."""
-    return api.call(messages.GetRunRequest(run_id=run_id)).run
+    found = api.call(messages.GetRunRequest(run_id=run_id)).run
+    show(found, output_form, lambda found: _show(found, api.typed(f"windlass run output {found.id}")))
 
 
-def output(api: Api, run_id: RunIdArgument, file: FileOption = None) -> None:
+def output(api: Api, run_id: RunIdArgument, file: FileOption = None, output_form: OutputForm = "table") -> None:
     """Print the output of a run as JSON, whatever its size."""
+    if output_form == "name":
+        raise nameless()
+    if file is not None and output_form == "yaml":
+        raise typer.BadParameter("a file gets the output as it is, which is JSON", param_hint="--output")
     answers = api.stream(messages.GetRunOutputRequest(run_id=run_id), seconds=_OUTPUT_SECONDS)
     pieces = (answer.data for answer in answers)
-    if file is None:
-        say_pieces(pieces)
-    else:
+    if file is not None:
         _write(file, pieces)
+    elif output_form == "yaml":
+        show_plain(json.loads(b"".join(pieces)), output_form)
+    else:
+        say_pieces(pieces)
 
 
 def _write(file: Path, pieces: Iterable[bytes]) -> None:
@@ -92,7 +101,7 @@ def _write(file: Path, pieces: Iterable[bytes]) -> None:
         part.unlink(missing_ok=True)
 
 
-def _show(run: Any) -> None:
+def _show(run: Any, output_command: str) -> None:
     facts = {
         "run": run.id,
         "execution": run.execution_id,
@@ -115,7 +124,7 @@ def _show(run: Any) -> None:
         "trace": run.trace_id,
     }
     if run.HasField("output_ref"):
-        facts["output"] = f"{run.output_ref.size_bytes} bytes: windlass run output {run.id}"
+        facts["output"] = f"{run.output_ref.size_bytes} bytes: {output_command}"
     render.facts(facts, width=10)
 
 

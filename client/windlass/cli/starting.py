@@ -11,13 +11,12 @@ import typer
 from typer.core import TyperCommand
 
 from windlass.cli import messages, render
-from windlass.cli.arguments import json_object, labels_of, text_of
+from windlass.cli.arguments import json_object, labels_of, micros_of, text_of
 from windlass.cli.connection import Api, command, reason_of
 from windlass.cli.events import events_of, telling_how_to_come_back
 from windlass.cli.executions import show_execution
 from windlass.cli.forms import OutputForm, show, show_line
 from windlass.cli.output import say, visible
-from windlass.definition.durations import parse_duration
 
 # A call has at most 1,000 starts, and 4 MiB.
 _STARTS_MAX: Final = 1000
@@ -55,8 +54,8 @@ def start(
     label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label; repeat it for more.")] = None,
     priority: Annotated[int, typer.Option(help="From 1 to 5; a higher one begins earlier.", min=1, max=5)] = 3,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="After this time it ends as TIMEOUT.", min=0.001)
-    ] = None,
+        str, typer.Option(metavar="DURATION", help="After this time, like 30s or 2h, it ends as TIMEOUT.")
+    ] = "",
     same_as: Annotated[
         str, typer.Option("--request-id", help="A second start with the same id starts nothing new.")
     ] = "",
@@ -76,9 +75,9 @@ def start(
         priority=priority,
         request_id=same_as or str(uuid.uuid4()),
     )
-    if timeout is not None:
-        request.timeout.FromNanoseconds(round(timeout * 1e9))
-    until = time.monotonic() + _seconds(wait_at_most) if wait_at_most else None
+    if timeout:
+        request.timeout.FromMicroseconds(micros_of(timeout, "--timeout"))
+    until = time.monotonic() + micros_of(wait_at_most, _WAIT) / 1e6 if wait_at_most else None
     execution = api.call(request).execution
     if wait or wait_at_most:
         with telling_how_to_come_back(api, execution.id):
@@ -147,10 +146,3 @@ def _batches(requests: list[Any]) -> Iterator[list[Any]]:
 
 def _show_started(execution: Any) -> None:
     say(f"{execution.id} {render.cell(execution, 'state')}")
-
-
-def _seconds(duration: str) -> float:
-    try:
-        return parse_duration(duration) / 1e6
-    except ValueError as fault:
-        raise typer.BadParameter(str(fault), param_hint=_WAIT) from None

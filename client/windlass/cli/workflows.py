@@ -122,14 +122,12 @@ def versions(api: Api, workflow: NameArgument) -> Any:
     return api.whole(messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000))
 
 
-def _show_archived(workflow: Any) -> None:
-    say(f"{workflow.workflow} is archived; undo it with: windlass workflow restore {workflow.workflow}")
-
-
-@command(app, shows=_show_archived)
-def archive(api: Api, workflow: NameArgument) -> Any:
+@command(app)
+def archive(api: Api, workflow: NameArgument, output_form: OutputForm = "table") -> None:
     """Archive a workflow: it can no longer be started or changed."""
-    return api.call(messages.ArchiveWorkflowRequest(workflow=workflow)).workflow
+    archived = api.call(messages.ArchiveWorkflowRequest(workflow=workflow)).workflow
+    undo = api.typed(f"windlass workflow restore {workflow}")
+    show(archived, output_form, lambda archived: say(f"{archived.workflow} is archived; undo it with: {undo}"))
 
 
 @command(app, shows=lambda workflow: say(f"{workflow.workflow} can be started again"))

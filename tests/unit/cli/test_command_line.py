@@ -14,6 +14,7 @@ import typer.main
 
 from tests.support.command_line import windlass
 from windlass.cli.app import app
+from windlass.cli.connection import Api
 from windlass.cli.invocation import as_typed
 
 COMMANDS = ("up", "down", "status", "serve", "migrate", "start", "watch", "runs", "validate", "workflow", "admin")
@@ -94,11 +95,27 @@ def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
         (("start", "x", "--input", "@/no/such.json"), "cannot read /no/such.json: No such file or directory"),
         (("start", "x", "--input", "5"), 'this is not a JSON object: an object has braces, like {"id": 7}'),
         (("workflow", "apply", "/no/such.yaml"), "cannot read /no/such.yaml: No such file or directory"),
+        (("start", "x", "--timeout", "0"), "a duration is longer than 0 here"),
+        (
+            ("circuits", "open", "x", "--for", "soon"),
+            "a duration is written like 30s, 1.5s, 250ms, 5m, 1h or 1d, not 'soon'",
+        ),
+        (
+            ("dead-letters", "fix", "x", "--output", "@/no/such.json"),
+            "cannot read /no/such.json: No such file or directory",
+        ),
+        (("replay", "none.jsonl"), "there is no file none.jsonl, and an execution id looks otherwise"),
         (("validate", "/dev/null"), "/dev/null is empty; a definition is an object with name, nodes and edges"),
     ],
 )
 def test_usage_error_says_what_is_wrong(arguments: tuple[str, ...], said: str) -> None:
     assert windlass(*arguments).stderr.splitlines()[-1].endswith(f": {said}")
+
+
+def test_no_ids_are_nothing_to_do_and_no_fault(tmp_path: Path) -> None:
+    shown = windlass("retry", "-", "--home", tmp_path, given="\n")
+    assert (shown.returncode, shown.stdout) == (0, "")
+    assert shown.stderr == "there is nothing to do: no id was given, or nothing matches\n"
 
 
 def test_hint_names_the_home_only_to_our_own_commands(tmp_path: Path) -> None:
@@ -134,3 +151,14 @@ def test_api_that_is_away_is_reported_with_its_code() -> None:
     assert "no api answers at 127.0.0.1:1" in shown.stderr
     assert "reason: UNAVAILABLE" in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+def test_hint_names_the_address_and_the_key_that_were_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("WINDLASS_ADDRESS", raising=False)
+    api = Api(address="far:7401", key_file=tmp_path / "my key")
+    assert api.typed("windlass runs x").endswith(f" runs x --address far:7401 --key-file '{tmp_path}/my key'")
+    assert api.typed("windlass status") == "windlass status"
+    monkeypatch.setenv("WINDLASS_ADDRESS", "far:7401")
+    assert api.typed("windlass runs x").endswith(f" runs x --key-file '{tmp_path}/my key'")
+    assert Api(home=tmp_path / "a home").typed("windlass runs x").endswith("/a home'")

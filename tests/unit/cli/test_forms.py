@@ -44,7 +44,8 @@ def test_each_thing_has_its_name(message: object, name: str, capsys: pytest.Capt
 
 
 def test_what_has_no_name_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    for message in (runs_pb2.GetRunInputsResponse(inputs=Struct()), workspaces_pb2.DeleteWorkspaceResponse()):
+    inputs, explanation = runs_pb2.GetRunInputsResponse(inputs=Struct()), resources_pb2.Explanation(text="e1 is over")
+    for message in (inputs, explanation, workspaces_pb2.DeleteWorkspaceResponse()):
         with pytest.raises(typer.BadParameter):
             printed(message, "name", capsys)
 

@@ -9,9 +9,10 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from windlass.api.v1.resources_pb2 import Run
-from windlass.cli.output import say, say_file
-from windlass.cli.render import coloured, compact, date, grid, print_json, run_count, span, timeline
+from windlass.api.v1.executions_pb2 import ListExecutionsResponse
+from windlass.api.v1.resources_pb2 import Execution, Run
+from windlass.cli.output import say, say_file, say_pieces
+from windlass.cli.render import coloured, compact, date, grid, plain, print_json, run_count, span, timeline
 from windlass.cli.runs import show_runs
 
 
@@ -123,6 +124,10 @@ def test_numbers_are_shown_as_they_were_written(capsys: pytest.CaptureFixture[st
 
 def test_spans_have_a_readable_unit() -> None:
     assert [span(0.0123), span(1.5), span(75)] == ["12 ms", "1.50 s", "75.00 s"]
+    long = (120, 725.6, 7_199, 7_200, 172_799, 172_800, 1_000_000)
+    assert list(map(span, long)) == [
+        "2 min 0 s", "12 min 6 s", "119 min 59 s", "2 h 0 min", "47 h 59 min", "2 d 0 h", "11 d 13 h",
+    ]  # fmt: skip
 
 
 def test_runs_are_counted_in_words() -> None:
@@ -137,6 +142,22 @@ def test_json_on_one_line_is_the_same_every_time() -> None:
     struct = Struct()
     struct.update({"b": 1, "a": {"d": 2, "c": 3}})
     assert compact(struct) == '{"a": {"c": 3, "d": 2}, "b": 1}'
+
+
+def test_members_of_others_are_sorted_and_our_fields_stand_as_they_are_declared() -> None:
+    execution = Execution(id="e1", workflow="w", labels={"z": "1", "b": "2", "a": "3"})
+    execution.input.update({"b": [{"d": 1, "c": 2}], "a": {"f": 3, "e": 4}})
+    shown = plain(ListExecutionsResponse(executions=[execution]))["executions"][0]
+    assert list(shown) == ["id", "workflow", "input", "labels"]
+    assert json.dumps(shown["input"]) == '{"a": {"e": 4, "f": 3}, "b": [{"c": 2, "d": 1}]}'
+    assert list(shown["labels"]) == ["a", "b", "z"]
+
+
+@pytest.mark.parametrize("pieces", [[b'{"a":', b" 1}"], [b"null\n"], []])
+def test_output_in_pieces_ends_its_line_once(capfdbinary: pytest.CaptureFixture[bytes], pieces: list[bytes]) -> None:
+    say_pieces(pieces)
+    sys.stdout.flush()
+    assert capfdbinary.readouterr().out == b"".join(pieces).removesuffix(b"\n") + b"\n"
 
 
 def test_states_are_coloured_and_other_text_is_not() -> None:

@@ -68,7 +68,7 @@ def test_the_command_line_calls_every_rpc() -> None:
     assert unused == []
 
 
-@pytest.mark.parametrize("verb", sorted(set(TREE) - LOCAL - {"export", "run output", "workspace delete"}))
+@pytest.mark.parametrize("verb", sorted(set(TREE) - LOCAL - {"export", "workspace delete"}))
 def test_a_verb_prints_its_answer_in_every_form(verb: str) -> None:
     options = {name for each in TREE[verb].params for name in each.opts}
     assert {"-o", "--format", "--json"} <= options
