@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +34,8 @@ from services.chassis.grpc.turns import Turns
 _LOOKS: Final = 4
 # A server that takes very large messages has few places. One owner alone gets two of these.
 _NEW_MIN: Final = 4
+# Waits for a place that one sweep ends, so that thousands do not end in one turn of the loop.
+_LATE_AT_ONCE: Final = 20
 
 
 @dataclass(slots=True)
@@ -66,6 +70,9 @@ class Receiving:
         self._was_late = False
         # Refused, and still pending until their calls have been ended.
         self._refused: set[Any] = set()
+        # Those of them whose end has not begun.
+        self._doomed: deque[tuple[Any, _Read, Refusal]] = deque()
+        self._is_ending = False
         self._endings: set[asyncio.Task[None]] = set()
 
     async def read(self, context: Any, method: str, owner: str) -> Any:
@@ -102,7 +109,7 @@ class Receiving:
         if not self._was_late:
             self._find_places(now)
             self._end_late(now)
-            self._new_places.end_late(now - self._seconds_max)
+            self._new_places.end_late(now - self._seconds_max, most=_LATE_AT_ONCE)
         self._is_sweeping = bool(self._new or self._slow or self._new_places.is_waited_for)
         if self._is_sweeping:
             self._sweep_later(loop)
@@ -131,9 +138,24 @@ class Receiving:
 
     def _end(self, context: Any, read: _Read, refusal: Refusal) -> None:
         self._refused.add(context)
-        ending = asyncio.create_task(self._abort(context, status_of(refusal, where=read.method)))
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
+        self._doomed.append((context, read, refusal))
+        if not self._is_ending:
+            self._is_ending = True
+            self._keep(self._end_doomed())
+
+    async def _end_doomed(self) -> None:
+        """Begin one end in each turn of the loop. An end costs the loop as much as a small call, and others wait."""
+        while self._doomed:
+            context, read, refusal = self._doomed.popleft()
+            # This is not waited for, because a caller who does not read delays it.
+            self._keep(self._abort(context, status_of(refusal, where=read.method)))
+            await asyncio.sleep(0)
+        self._is_ending = False
+
+    def _keep(self, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(ending)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
 
     async def _abort(self, context: Any, status: Status) -> None:
         # The request may have arrived at the last moment.

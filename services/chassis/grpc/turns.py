@@ -47,13 +47,16 @@ class Turns:
             if self._places.take(each) and not self._call(each):
                 self._places.give_back(each)
 
-    def end_late(self, since: float) -> None:
-        """End the waits that began before."""
+    def end_late(self, since: float, *, most: int) -> None:
+        """End waits that began before, at most so many."""
         for turns in self._waiting.values():
             for turn, begun in turns.items():
                 if begun >= since:
                     break
                 if not turn.done():
+                    if not most:
+                        return
+                    most -= 1
                     turn.set_result(False)
 
     def _call(self, owner: str) -> bool:

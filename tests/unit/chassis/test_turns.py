@@ -32,10 +32,13 @@ async def test_waits_that_take_too_long_end_without_a_place() -> None:
     turns = Turns(1)
     assert turns.take("a")
     waits = await _waiting(turns, "a", "b")
-    turns.end_late(asyncio.get_running_loop().time() - 60)
+    turns.end_late(asyncio.get_running_loop().time() - 60, most=2)
     await asyncio.sleep(0)
     assert not any(wait.done() for wait in waits)
-    turns.end_late(asyncio.get_running_loop().time() + 60)
+    turns.end_late(asyncio.get_running_loop().time() + 60, most=1)
+    await asyncio.sleep(0)
+    assert [wait.done() for wait in waits] == [True, False]
+    turns.end_late(asyncio.get_running_loop().time() + 60, most=1)
     assert await asyncio.gather(*waits) == [False, False]
     turns.give_back("a")
     assert turns.take("b")
