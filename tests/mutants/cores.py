@@ -131,7 +131,7 @@ _PEOPLE: Final = [
     ),
     Mutant(
         "cancel_of_an_ending_execution_not_put_on_record",
-        *(_COORDINATOR, "cancel", answered("emit", "None")),
+        *(f"{_COORDINATOR}/handlers", "cancel", answered("emit", "None")),
         "test_a_late_copy_of_a_cancel_that_came_while_it_was_ending_changes_nothing_either",
     ),
     Mutant(
@@ -213,8 +213,8 @@ _VALUES: Final = [
         "test_more_than_a_tenth_is_too_much",
     ),
     Mutant(
-        "redrive_of_all_at_once",
-        *(_API, "next_piece", taken_as("resolved", "2")),
+        "redrive_of_all_after_the_first",
+        *(_API, "next_piece", taken_as("_FEW", "1.0")),
         "test_first_one_then_one_in_twenty_then_the_rest_in_pieces",
     ),
     Mutant(
@@ -310,7 +310,7 @@ _RISKS: Final = [
     ),
     Mutant(
         "wait_that_nothing_ends_not_told",
-        *(_DEFINITION, "_endless_wait", not_compared("timeout")),
+        *(_DEFINITION, "_endless_wait", taken_as("_WAITS", "()")),
         "test_a_wait_that_nothing_ends_is_a_warning",
     ),
 ]
