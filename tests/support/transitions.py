@@ -51,14 +51,13 @@ def likeness(execution):
         tuple((id, work.state, bool(work.failures)) for id, work in sorted(execution.current.items())),
         tuple((run.work.key, run.state) for run in execution.live.values()),
         (ended[-1].is_answered, ended[-1].is_late_noted) if ended else None,
-        _beside_runs(execution),
     )
 
 
-def _beside_runs(execution):
-    """What waits, is kept or is owed. Of several of one kind it counts that there are some."""
+def likeness_with_all(execution):
+    """The same with what waits, is kept or is owed. Of several of one kind it counts that there are some."""
     items = [work for key, work in execution.work.items() if key.iteration]
-    return repr(
+    return likeness(execution), repr(
         (
             tuple(sorted((wait.kind.name, wait.work.node.id) for wait in execution.waits.values())),
             tuple((work.key.iteration, work.state) for work in items[-2:]),
@@ -76,7 +75,7 @@ def concerned(execution):
     return [*ended[-1:], *execution.live.values()]
 
 
-def explore(story, commands, reached=None):
+def explore(story, commands, reached=None, likeness_of=likeness):
     """`commands(execution)` names the commands that are given in a state. Returns what each of them has led to, by its
     name and the situation."""
     reached = defaultdict(set) if reached is None else reached
@@ -88,7 +87,7 @@ def explore(story, commands, reached=None):
                 there = here.again()
                 _, command = list(commands(there.execution))[place]
                 reached[name, situation(here.execution)].add(_apply(there, command, name))
-                look = likeness(there.execution)
+                look = likeness_of(there.execution)
                 if look not in seen:
                     seen.add(look)
                     following.append(there)
