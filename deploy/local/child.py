@@ -18,8 +18,9 @@ from pathlib import Path
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from deploy.local.launch import launcher, tell
+from deploy.local.launch import CONFINED, launcher, tell
 from deploy.local.plan import Member
+from deploy.local.secret import SETTING, ServiceSecret
 
 PROBE_SECONDS = 0.05
 PROBE_TIMEOUT_SECONDS = 1.0
@@ -36,7 +37,9 @@ class ChildFailed(Exception):
 
 
 class Child:
-    def __init__(self, member: Member, log: Path, changed: Callable[[], None], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, member: Member, log: Path, secret: ServiceSecret, changed: Callable[[], None], say: Callable[[str], None]
+    ) -> None:
         self.member = member
         self.name = member.name
         self.is_ready = False
@@ -44,6 +47,7 @@ class Child:
         self._log = log
         # The log is that of all processes of this name. The lines of the present one begin here.
         self._log_start = 0
+        self._secret = secret
         self._changed = changed
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
@@ -90,17 +94,23 @@ class Child:
         await self._process.wait()
 
     async def _spawn(self) -> None:
-        inherited = {name: value for name, value in os.environ.items() if name != "WINDLASS_DATABASE_URL"}
+        environment = {name: value for name, value in os.environ.items() if name != "WINDLASS_DATABASE_URL"}
+        rights: tuple[str, ...] = ()
+        if self.member.runs_modules:
+            rights = CONFINED
+        else:
+            environment[SETTING] = self._secret.path
         with self._log.open("ab") as log:
             self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
-                *launcher(DEATH_SIGNAL),
+                *launcher(DEATH_SIGNAL, *rights),
                 # -P: a folder named `services` in the current directory must not hide ours.
                 *(sys.executable, "-P", "-m", f"services.{self.member.service}"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=inherited | dict(self.member.env),
+                env=environment | dict(self.member.env),
+                pass_fds=() if self.member.runs_modules else (self._secret.descriptor,),
             )
         self.start_time = time.time()
         self._changed()

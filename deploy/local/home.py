@@ -2,13 +2,14 @@
 
 Layout:
     up.lock  up.json  admin.key  system.key  runner.key
-    credentials/<owner>.password  credentials/<service>.url  credentials/service.secret  credentials/database
+    credentials/<owner>.password  credentials/<service>.url  credentials/database
     credentials/operator.url    address of the database server, while a stack runs on it
     peers/<service>s        addresses of the replicas, one a line; services read them again when they change
     postgres/  logs/<service>-<replica>.log  outputs/
 
-Hazards: everything secret is 0600 and is handed to children by path only, never on a command line. A killed stack
-leaves up.json behind: only the lock, which the kernel releases, tells whether a stack runs.
+Hazards: everything secret is 0600 and is handed to children by path only, never on a command line. The service secret
+is in no folder (secret.py), because modules can read this one. A killed stack leaves up.json behind: only the lock,
+which the kernel releases, tells whether a stack runs.
 """
 
 import fcntl
@@ -41,21 +42,20 @@ class Home:
         self.logs = self.root / "logs"
         self.outputs = self.root / "outputs"
         self.up_file = self.root / "up.json"
-        credentials = self.root / "credentials"
-        self.service_secret = credentials / "service.secret"
+        self.credentials = self.root / "credentials"
         # The hash by which services without a table of keys know the system key.
-        self.system_key_hash_file = credentials / "system.key.sha256"
+        self.system_key_hash_file = self.credentials / "system.key.sha256"
         # Names the database to which the keys belong. Another database needs other keys.
-        self.database_file = credentials / "database"
+        self.database_file = self.credentials / "database"
         # The operator's address of the database. `windlass admin verify` needs it to read all schemas.
-        self.operator_url_file = credentials / "operator.url"
+        self.operator_url_file = self.credentials / "operator.url"
         self._lock_file = self.root / "up.lock"
         self._lock: int | None = None
 
     def take(self, doing: str = STARTING) -> None:
         """Make the folders and hold the lock until the process ends. Raises HomeTaken."""
         self.root.mkdir(parents=True, exist_ok=True)
-        for folder in (self.logs, self.outputs, self.root / "peers", self.service_secret.parent):
+        for folder in (self.logs, self.outputs, self.root / "peers", self.credentials):
             folder.mkdir(mode=0o700, exist_ok=True)
         # The unprivileged owner of postgres/ must pass through, but need not read.
         self.root.chmod(0o711)
@@ -111,10 +111,10 @@ class Home:
         return self.root / f"{name}.key"
 
     def password_file(self, owner: str) -> Path:
-        return self.root / "credentials" / f"{owner}.password"
+        return self.credentials / f"{owner}.password"
 
     def url_file(self, service: str) -> Path:
-        return self.root / "credentials" / f"{service}.url"
+        return self.credentials / f"{service}.url"
 
     def peers_file(self, service: str) -> Path:
         return self.root / "peers" / f"{service}s"
@@ -128,7 +128,3 @@ class Home:
         if not path.exists():
             write_private(path, secrets.token_urlsafe(24))
         return path.read_text().strip()
-
-    def ensure_service_secret(self) -> None:
-        if not self.service_secret.exists():
-            write_private(self.service_secret, secrets.token_hex(32))

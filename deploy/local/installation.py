@@ -26,7 +26,7 @@ EXPECTED_ERRORS = (HomeTaken, provision.TooOld, SchemaMismatch, DependencyUnavai
 
 
 async def prepare(home: Home, superuser_url: str) -> list[str]:
-    """Make roles, database and schemas, and in the home the addresses and the service secret.
+    """Make roles, database and schemas, and in the home the addresses.
 
     Returns the names of the migrations that were applied."""
     passwords = {service: home.password(service) for service in provision.OWNERS}
@@ -34,7 +34,6 @@ async def prepare(home: Home, superuser_url: str) -> list[str]:
     urls = {service: provision.service_url(superuser_url, service, password) for service, password in passwords.items()}
     for service, url in urls.items():
         write_private(home.url_file(service), url)
-    home.ensure_service_secret()
     return await provision.migrate(urls)
 
 
@@ -62,7 +61,7 @@ def migrate(root: Path, superuser_url: str, say: Say) -> int:
     async def work() -> None:
         for name in await prepare(home, superuser_url):
             say(f"applied {name}")
-        say(f"the schemas are at their newest version; the services' addresses are in {home.service_secret.parent}")
+        say(f"the schemas are at their newest version; the services' addresses are in {home.credentials}")
 
     return _run(home, work(), say)
 

@@ -1,6 +1,7 @@
 """Plans what `up` runs: which processes, on which ports, with which environment.
 
-Hazard: a secret reaches a child by the path of its file. Nothing here may put one into a value or an argument.
+Hazard: a secret reaches a child by the path of its file. Nothing here may put one into a value or an argument. The path
+of the service secret is not planned: it is that of an open file (secret.py).
 """
 
 import os
@@ -67,6 +68,11 @@ class Member:
     def name(self) -> str:
         return f"{self.service}-{self.replica}"
 
+    @property
+    def runs_modules(self) -> bool:
+        """True: it runs code of users, and is given no secret of the services."""
+        return self.service not in OWNERS
+
     def addresses(self) -> dict[str, str]:
         """The addresses that it listens on, by purpose."""
         return {"gRPC": self.grpc, "metrics": self.metrics}
@@ -126,7 +132,6 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
         env["WINDLASS_SYSTEM_KEY_HASH_FILE"] = str(home.system_key_hash_file)
     if service in OWNERS:
         # Not for the runner, in whose process the modules of users run.
-        env["WINDLASS_SERVICE_SECRET_FILE"] = str(home.service_secret)
         env["WINDLASS_DATABASE_URL_FILE"] = str(home.url_file(service))
     if service in ("coordinator", "runner"):
         env["WINDLASS_OUTPUT_STORE"] = str(home.outputs)

@@ -23,6 +23,7 @@ from deploy.local.installation import ensure_keys, prepare
 from deploy.local.logs import keep_bounded
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
 from deploy.local.postgres import PostgresFailed, PostgresServer, Say, reporting
+from deploy.local.secret import ServiceSecret
 from services.chassis.telemetry.logs import setup_logging
 
 POSTGRES_STOP_SECONDS = 2.0
@@ -68,8 +69,9 @@ class Supervisor:
         """The stack is up inside the block, and is stopped after it."""
         setup_logging(service="up", level="WARNING")  # a person reads `say`, not the log
         self.home.take()
+        secret = ServiceSecret()
         self._children = [
-            Child(member, self.home.log_file(member.service, member.replica), self._changed, self._say)
+            Child(member, self.home.log_file(member.service, member.replica), secret, self._changed, self._say)
             for member in members(self.options, self.home)
         ]
         for child in self._children:
@@ -83,6 +85,7 @@ class Supervisor:
                 finally:
                     await self._end()
         finally:
+            secret.close()
             self.home.forget_up()
 
     async def _start(self, keepers: asyncio.TaskGroup) -> None:

@@ -28,6 +28,7 @@ from tests.chaos.key_attacks import (
     asks_for_what_services_call,
     attaches_as_another_runner,
     brings_two_keys,
+    looks_for_the_service_secret,
     watches_after_its_key_is_revoked,
     watches_after_its_workspace_is_closed,
 )
@@ -411,6 +412,7 @@ ATTACKS: dict[str, Callable[[Arena], Coroutine[Any, Any, None]]] = {
         goes_on_from_untrue_cursors,
         asks_for_what_services_call,
         attaches_as_another_runner,
+        looks_for_the_service_secret,
         calls_methods_in_templates,
         fills_all_places,
         renders_slow_templates,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from grpc_reflection.v1alpha import reflection_pb2
 
+from deploy.local.launch import LANDLOCK_VERSION_MIN, landlock_version
 from services.api.app.authenticator import TRUSTED_SECONDS
 from services.api.rpc.allowed_callers import RULES as API_RULES
 from services.chassis.grpc.errors import remote_error
@@ -21,8 +24,9 @@ from services.chassis.grpc.reflection import METHOD, V1
 from services.coordinator.rpc.allowed_callers import RULES as COORDINATOR_RULES
 from services.dispatcher.rpc.allowed_callers import RULES as DISPATCHER_RULES
 from tests.chaos.arena import ATTACK_SECONDS_MAX, SERVICES, Arena
+from tests.chaos.prying_modules import places_of
 from tests.e2e import test_session_floods as sessions
-from tests.support.api import Client, new_workspace
+from tests.support.api import Client, new_workspace, output_of
 from tests.support.probe import eventually
 from windlass.api.v1 import executions_pb2, workspaces_pb2
 from windlass.api.v1.resources_pb2 import Execution
@@ -43,6 +47,21 @@ async def watches_after_its_key_is_revoked(arena: Arena) -> None:
         await ApiKeyServiceStub(arena.stack.channel()).RevokeApiKey(request, metadata=arena.hostile.metadata)
 
     await _ends_in_time(arena, arena.hostile, metadata, revoke)
+
+
+async def looks_for_the_service_secret(arena: Arena) -> None:
+    """Its module reads the home, and what the kernel shows of the services. Whoever is not confined finds it there."""
+    secret = arena.stack.service_secret_file().read_bytes().strip()
+    folder, pids = str(arena.stack.home.root), sorted(arena.stack.seen)
+    asked: dict[str, Any] = {"digest": sha256(secret).hexdigest(), "folder": folder, "pids": pids}
+    assert await asyncio.to_thread(places_of, **asked)
+    if landlock_version(ctypes.CDLL(None)) < LANDLOCK_VERSION_MIN:
+        return  # nothing confines the runner here, as docs/security.md says
+    await arena.hostile.apply("pries", [{"id": "a", "module": "attack.pries@1", "config": asked}])
+    execution = await arena.hostile.run("pries")
+    assert execution.state == Execution.SUCCESS, execution
+    (run,) = await arena.hostile.runs_of(execution.id)
+    assert await output_of(arena.hostile, run.id) == {"places": []}
 
 
 async def watches_after_its_workspace_is_closed(arena: Arena) -> None:

@@ -44,7 +44,7 @@ async def newest(stack: Stack, workflow: str) -> queue_pb2.EnqueueItem:
 class OneDispatcher:
     def __init__(self, stack: Stack, replica: int, call_seconds: float) -> None:
         self._call_seconds = call_seconds
-        self._metadata = ServiceCredential.from_file(stack.home.service_secret, "api").metadata
+        self._metadata = ServiceCredential.from_file(stack.service_secret_file(), "api").metadata
         channel = stack.channel("dispatcher", replica)
         self._enqueue = queue_pb2_grpc.EnqueueServiceStub(channel)
         self._queue = queue_pb2_grpc.QueueServiceStub(channel)

@@ -28,6 +28,7 @@ from tests.support.stack import Stack, running_stack
 from windlass.api.v1.resources_pb2 import Execution, Run
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
+PRYING_MODULES = Path(__file__).with_name("prying_modules.py")
 # It needs a child that checks its input, and another one that renders.
 SCHEMA = {"properties": {"n": {"enum": [1, 2, 3]}}}
 QUIET: list[dict[str, Any]] = [
@@ -47,7 +48,9 @@ async def arena() -> AsyncIterator[Arena]:
     environment = [f"runner:WINDLASS_TEST_LEDGER={ledger}"]
     async with (
         hostile_server() as server,
-        running_stack(modules=[MODULES], allow_net=[OPEN], extra_env=environment, lease_scale=LEASE_SCALE) as stack,
+        running_stack(
+            modules=[MODULES, PRYING_MODULES], allow_net=[OPEN], extra_env=environment, lease_scale=LEASE_SCALE
+        ) as stack,
     ):
         quiet = await new_workspace(stack, "quiet", executions_max=5)
         await quiet.apply("quiet", QUIET, inputSchema=SCHEMA)

@@ -72,7 +72,7 @@ class Hop(NamedTuple):
     def metadata(self, stack: Stack) -> list[tuple[str, str]]:
         if self.service == "coordinator":
             return stack.metadata("runner")
-        return list(ServiceCredential.from_file(stack.home.service_secret, "coordinator").metadata)
+        return list(ServiceCredential.from_file(stack.service_secret_file(), "coordinator").metadata)
 
     def on(self, stack: Stack) -> Target:
         address = stack.member(self.service).grpc

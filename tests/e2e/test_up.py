@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from deploy.local import provision
 from deploy.local.home import KEYS
 from deploy.local.logs import LOG_BYTES_MAX
 from deploy.local.plan import Options
+from deploy.local.secret import CORE_BYTES_MAX
 from tests.support.command_line import windlass
 from tests.support.postgres import reachable_directory
 from tests.support.probe import some, until
@@ -66,11 +68,23 @@ async def test_keys_and_credentials_are_private(shared_stack: Stack) -> None:
 async def test_no_secret_is_on_a_command_line_or_in_an_environment(shared_stack: Stack) -> None:
     secrets = [shared_stack.key(name) for name in KEYS]
     secrets += [shared_stack.home.password_file(owner).read_text().strip() for owner in (*provision.OWNERS, "postgres")]
-    secrets.append(shared_stack.home.service_secret.read_text().strip())
+    secrets.append(shared_stack.service_secret_file().read_text().strip())
     for pid in shared_stack.seen:
         process = psutil.Process(pid)
         shown = " ".join([*process.cmdline(), *process.environ().values()])
         assert not [secret for secret in secrets if secret in shown], process.name()
+
+
+async def test_no_process_leaves_its_memory_in_a_core_dump(shared_stack: Stack) -> None:
+    for pid in shared_stack.seen:
+        # 0 on a machine where nobody may have any.
+        assert core_limits(pid) in ((str(CORE_BYTES_MAX),) * 2, ("0", "0"))
+
+
+def core_limits(pid: int) -> tuple[str, ...]:
+    """Soft and hard. They can be read of a process of another user, too."""
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    return some(re.search(r"^Max core file size +(\d+) +(\d+) ", limits, re.MULTILINE)).groups()
 
 
 async def test_second_up_on_the_home_is_refused_by_pid(shared_stack: Stack) -> None:

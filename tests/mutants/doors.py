@@ -35,6 +35,7 @@ DOORS: Final[dict[str, tuple[str, str, Change]]] = {
     "goes_on_from_untrue_cursors": (_RUNNER, "seconds_left", answered("min", "float(left)")),
     "asks_for_what_services_call": (_CHASSIS, "_Files._known", not_compared("file")),
     "attaches_as_another_runner": (_CHASSIS, "_OPEN", sql_not_compared("t.opened_by")),
+    "looks_for_the_service_secret": ("deploy/local", "Child._spawn", taken_as("CONFINED", "()")),
     "calls_methods_in_templates": (_RENDERING, "_Data.of", answered("needs_guard", "False")),
     "fills_all_places": (_COORDINATOR, "RunnerScope.reserved", taken_as("self._reserve", "0")),
     "renders_slow_templates": (_RENDERING, "RenderingChildren.submit", taken_as("workspace", "''")),

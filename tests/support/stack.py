@@ -34,6 +34,7 @@ from deploy.local.home import Home
 from deploy.local.launch import launcher, tell
 from deploy.local.plan import OFFSETS, Member, Options, members, on_free_ports, postgres_port
 from deploy.local.postgres import PostgresServer
+from deploy.local.secret import SETTING
 from tests.support.postgres import WORKER, WORKERS, free_port, reachable_directory
 from tests.support.probe import until
 
@@ -81,6 +82,12 @@ class Stack:
 
     def key(self, name: str = "admin") -> str:
         return self.home.key_file(name).read_text().strip()
+
+    def service_secret_file(self) -> Path:
+        """The open file of a service that has the secret. Only a process that is not confined can read it."""
+        pid = self.pid("api")
+        descriptor = psutil.Process(pid).environ()[SETTING].rpartition("/")[2]
+        return Path(f"/proc/{pid}/fd/{descriptor}")
 
     def metadata(self, key: str = "admin") -> list[tuple[str, str]]:
         return [("authorization", f"Bearer {self.key(key)}")]

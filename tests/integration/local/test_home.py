@@ -42,10 +42,8 @@ def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.take()
     home.password("api")
-    home.ensure_service_secret()
-    for path in (home.password_file("api"), home.service_secret):
-        assert path.stat().st_mode & 0o777 == 0o600
-    assert home.service_secret.parent.stat().st_mode & 0o777 == 0o700
+    assert home.password_file("api").stat().st_mode & 0o777 == 0o600
+    assert home.credentials.stat().st_mode & 0o777 == 0o700
 
 
 def test_password_is_made_once(tmp_path: Path) -> None:

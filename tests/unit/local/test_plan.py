@@ -16,6 +16,7 @@ from deploy.local.plan import (
     postgres_port,
     write_peers,
 )
+from deploy.local.secret import SETTING
 from windlass.cli.stack import REPLICAS_MAX
 
 
@@ -55,15 +56,13 @@ def test_environment_names_files_and_never_secrets(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.take()
     password = home.password("api")
-    home.ensure_service_secret()
-    secret = home.service_secret.read_text().strip()
     for member in members(Options(home=tmp_path), home):
         values = " ".join(member.env.values())
         assert password not in values
-        assert secret not in values
         # The modules of users run in the runner.
         assert ("WINDLASS_DATABASE_URL_FILE" in member.env) == (member.service != "runner")
-        assert ("WINDLASS_SERVICE_SECRET_FILE" in member.env) == (member.service != "runner")
+        assert member.runs_modules == (member.service == "runner")
+        assert SETTING not in member.env
 
 
 def test_peers_are_listed_for_those_who_call_them(tmp_path: Path) -> None:
