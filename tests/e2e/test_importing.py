@@ -132,6 +132,24 @@ async def test_executions_with_relatives_and_failures_are_imported_too(
     assert (letters.exit_code, json.loads(letters.stdout)) == (0, {}), letters.stdout
 
 
+async def test_an_execution_that_was_done_again_after_its_end_is_imported(
+    shared_stack: Stack, elsewhere: Client, tmp_path: Path
+) -> None:
+    client, file = Client(shared_stack), tmp_path / "execution.jsonl"
+    await client.apply("imported-again", [{"id": "fails", "module": "fail@1", "config": {"type": "PERMANENT"}}])
+    ended = await client.run("imported-again")
+    await typed(shared_stack, "", "dead-letters", "requeue", f"{ended.id}.1")
+
+    async def has_failed_again() -> bool:
+        now = await client.get(ended.id)
+        return (now.state, now.metrics.runs) == (resources_pb2.Execution.FAILED, 2)
+
+    await eventually(has_failed_again, 20.0, "the second failure")
+    await exported(shared_stack, "", ended.id, file)
+    copy = await elsewhere.get(await imported(shared_stack, elsewhere.key, file))
+    assert (copy.state, copy.metrics.runs) == (resources_pb2.Execution.FAILED, 2)
+
+
 async def test_a_copy_can_be_exported_and_imported_again(
     shared_stack: Stack, elsewhere: Client, tmp_path: Path
 ) -> None:

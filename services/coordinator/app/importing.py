@@ -23,7 +23,14 @@ from services.coordinator.app.pending_append import summary_json
 from services.coordinator.app.ports import DefinitionRefused, Definitions, Version
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
-from services.coordinator.core.events import Event, ExecutionAdopted, ExecutionFinished, ExecutionStarted, RunLeased
+from services.coordinator.core.events import (
+    Event,
+    ExecutionAdopted,
+    ExecutionFinished,
+    ExecutionReopened,
+    ExecutionStarted,
+    RunLeased,
+)
 from services.coordinator.core.fold import apply
 from services.coordinator.core.projection import approval_row, execution_row, run_row
 from services.coordinator.core.recorded_rows import hidden_instance
@@ -162,8 +169,10 @@ def _granted(seq: int, epoch: int, event: Event, granted: int) -> int:
     """The lease under which this event was decided."""
     if (seq == 1) is not isinstance(event, ExecutionStarted):
         raise NotReplayable(f"event {seq} is {type(event).__name__}; a journal begins with one ExecutionStarted")
-    if isinstance(event, ExecutionStarted | ExecutionAdopted):
-        if event.epoch <= granted:
+    if isinstance(event, ExecutionStarted | ExecutionAdopted | ExecutionReopened):
+        # A person may have work done again under the lease that there is, or after the end, which takes another one.
+        is_same = isinstance(event, ExecutionReopened) and event.epoch == granted
+        if event.epoch <= granted and not is_same:
             raise NotReplayable(f"event {seq} has the lease {event.epoch}, and {granted} was before it")
         granted = event.epoch
     if epoch != granted:
