@@ -82,6 +82,8 @@ def _lines(execution: Execution, explanation: Explanation, now: int) -> Iterator
         where = f" at {error.node}" if error.node else ""
         why = f": {error.type}: {_one_line(error.message)}" if error.type else "."
         yield f"{execution.id} ended as {state}{where}{why}"
+        if error.type and state != "CANCELLED":
+            yield f"    try: windlass runs {execution.id}"
     elif explanation.blockers:
         yield f"{execution.id} is {state}. It waits for:"
         for blocker in explanation.blockers:

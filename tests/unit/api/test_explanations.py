@@ -105,3 +105,11 @@ def test_signals_that_are_kept_are_named_with_their_number_and_their_age():
     text = explain(explanation).text
     assert "\n".join(["Signals that are kept until a node waits for them:", *lines, "Its time so far:"]) in text
     assert "\n".join(["Signals that no node took:", *lines, "Its time:"]) in explain(explanation, state="FAILED").text
+
+
+def test_an_end_that_is_no_success_names_the_command_that_shows_its_attempts():
+    error = Execution.Error(node="pay", type="BOOM", message="no money")
+    assert explain(told(RUNNING=3), state="FAILED", error=error).text.startswith(
+        "e1 ended as FAILED at pay: BOOM: no money\n    try: windlass runs e1\nIts time:"
+    )
+    assert explain(told(RUNNING=3), state="SUCCESS").text.startswith("e1 ended as SUCCESS.\nIts time:")
