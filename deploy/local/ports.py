@@ -12,7 +12,8 @@ class PortTaken(Exception):
 
 def require_free(host: str, port: int, role: str) -> None:
     if not is_free(host, port):
-        raise PortTaken(f"port {port}, which {role} needs, is in use; end what listens there, or pass --port-offset")
+        mend = "end what listens there, or pass another --port-offset"
+        raise PortTaken(f"port {port}, which {role} needs, is in use; {mend}")
 
 
 def is_free(host: str, port: int) -> bool:

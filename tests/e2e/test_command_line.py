@@ -94,6 +94,13 @@ async def test_who_names_no_run_is_told_where_the_ids_are(client: Client, typed:
         assert ended.id in answer.stdout or given.endswith(".99")
 
 
+async def test_a_faulty_field_is_told_once_and_without_the_describing_of_requests(typed: Typed) -> None:
+    refused = await typed("list", "--filter", "state = FALED")
+    message, reason = refused.stderr.splitlines()
+    assert message.startswith("filter: at character 9: 'FALED' is not a state; use one of ")
+    assert (refused.returncode, reason) == (1, "reason: INVALID_REQUEST")
+
+
 async def test_a_number_beyond_the_newest_event_is_noticed(client: Client, typed: Typed) -> None:
     ended = await client.run("typed")
     notice = f"the newest event is number {ended.last_seq}\n"

@@ -25,7 +25,7 @@ COLUMNS: render.Columns = {
 }
 
 
-def _show(approval: Any) -> None:
+def show_approval(approval: Any) -> None:
     facts = {
         "approval": approval.id,
         "workflow": approval.workflow,
@@ -38,10 +38,11 @@ def _show(approval: Any) -> None:
         "required": str(approval.required),
         "form": render.compact(approval.form) if approval.form.fields else "",
     }
+    render.facts(facts, width=10)
+    # Several may be of one second.
     for made in approval.decisions:
         words = (render.cell(made, "decision"), "by", made.caller or "a key without a title", made.comment)
-        facts[render.date(made.time)] = " ".join(filter(None, words))
-    render.facts(facts, width=10)
+        render.facts({render.date(made.time): " ".join(filter(None, words))}, width=10)
 
 
 @command(approvals, "list", shows=render.listing("approvals", COLUMNS))
@@ -60,13 +61,13 @@ def list_approvals(
     return api.call(messages.ListApprovalsRequest(filter=filter_, page_size=limit, page_token=page_token))
 
 
-@command(approvals, "get", shows=_show)
+@command(approvals, "get", shows=show_approval)
 def get_approval(api: Api, approval_id: ApprovalArgument) -> Any:
     """Show an approval with its form and its decisions."""
     return api.call(messages.GetApprovalRequest(approval_id=approval_id)).approval
 
 
-@command(approvals, "decide", shows=_show)
+@command(approvals, "decide", shows=show_approval)
 def decide_approval(
     api: Api,
     approval_id: ApprovalArgument,

@@ -31,7 +31,7 @@ def diff(
     api: Api,
     first: Annotated[str, typer.Argument(metavar="EXECUTION_ID")],
     second: Annotated[
-        str, typer.Argument(metavar="[EXECUTION_ID]", help="Without it: the last success of the same workflow.")
+        str, typer.Argument(metavar="OTHER_ID", help="Without it: the last success of the same workflow.")
     ] = "",
     output_form: OutputForm = "table",
 ) -> None:

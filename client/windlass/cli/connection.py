@@ -262,11 +262,15 @@ def _tell(error: Any, typed: Callable[[str], str], target: str) -> None:
     say(visible(said), err=True)
     info, bad = _info_of(status), error_details_pb2.BadRequest()
     for detail in status.details if status is not None else ():
-        if detail.Unpack(bad):
-            for violation in bad.field_violations:
-                say(visible(f"  {violation.field}: {violation.description or violation.reason}"), err=True)
+        detail.Unpack(bad)
+    found = [f"{each.field}: {each.description or each.reason}" for each in bad.field_violations]
+    # The message may say the only one already.
+    for line in found if len(found) != 1 or found[0] not in said else ():
+        say(visible(f"  {line}"), err=True)
     say(visible(f"reason: {info.reason or error.code().name}"), err=True)
-    if hint := info.metadata.get("try"):
+    hint = info.metadata.get("try", "")
+    # To describe the request is no help to whoever has typed a verb.
+    if hint and not hint.startswith("grpcurl "):
         say(visible(f"try:    {typed(hint)}"), err=True)
 
 

@@ -55,7 +55,7 @@ def add(
 
 
 @app.command()
-def use(name: Annotated[str, typer.Argument(metavar="[NAME]", help="Without it: use none.")] = "") -> None:
+def use(name: Annotated[str, typer.Argument(metavar="NAME", help="Without it: use none.")] = "") -> None:
     """Say which stack the next commands speak to."""
     kept = _read()
     if name and name not in kept["contexts"]:

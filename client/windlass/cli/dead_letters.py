@@ -19,7 +19,7 @@ app = typer.Typer(help="List and resolve work that failed for good.", no_args_is
 _FILTER_HELP = "Only those for which this is true, like resolution = PENDING. docs/dead-letters.md has the fields."
 LetterIdsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID]...", help="Ids of dead letters; - reads them from standard input, one in each line."),
+    typer.Argument(metavar="ID", help="Ids of dead letters; - reads them from standard input, one in each line."),
 ]
 LetterIdArgument = Annotated[str, typer.Argument(metavar="ID")]
 LetterFilterOption = Annotated[str, typer.Option("--filter", help=_FILTER_HELP)]

@@ -18,7 +18,7 @@ from windlass.cli.forms import OutputForm, show
 from windlass.cli.output import say, visible
 
 _IDS_HELP = "Ids of executions; - reads them from the standard input, one in each line."
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[EXECUTION_ID]...", help=_IDS_HELP)]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="EXECUTION_ID", help=_IDS_HELP)]
 FilterOption = Annotated[
     str, typer.Option("--filter", help="All executions for which this is true. docs/filters.md has the fields.")
 ]

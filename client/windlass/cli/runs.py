@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 def runs(
     api: Api,
     execution_id: Annotated[
-        str, typer.Argument(metavar="[EXECUTION_ID]", help="Without it: those of the workspace, newest first.")
+        str, typer.Argument(metavar="EXECUTION_ID", help="Without it: those of the workspace, newest first.")
     ] = "",
     node: Annotated[str, typer.Option(help="Only those of this node; NODE$undo are those that undo it.")] = "",
     state: Annotated[RunStateName | None, typer.Option(help="Only those in this state.")] = None,

@@ -48,7 +48,7 @@ def apply(
 def apply_all(
     api: Api,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More files, as a shell makes them of *.yaml.")
+        list[Path] | None, typer.Argument(metavar="FILE", help="More files, as a shell makes them of *.yaml.")
     ] = None,
     more: Annotated[
         list[Path] | None,

@@ -57,6 +57,13 @@ def test_every_option_is_described_by_a_sentence() -> None:
     assert [(name, text) for name, text in told if not text or not (text[0].isupper() and text.endswith("."))] == []
 
 
+def test_the_usage_of_a_command_has_each_bracket_once() -> None:
+    tree: Any = typer.main.get_command(app)
+    usages = [each.get_usage(typer.Context(each, info_name=each.name)) for each in commands_below(tree)]
+    assert len(usages) > 60
+    assert [usage for usage in usages if "[[" in usage or "]]" in usage] == []
+
+
 def test_version_is_that_of_the_distribution() -> None:
     shown = windlass("--version")
     assert (shown.returncode, shown.stdout) == (0, f"{version('windlass')}\n")

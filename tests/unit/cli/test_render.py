@@ -10,7 +10,8 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from windlass.api.v1.executions_pb2 import ListExecutionsResponse
-from windlass.api.v1.resources_pb2 import Execution, Run
+from windlass.api.v1.resources_pb2 import Approval, Execution, Run
+from windlass.cli.approvals import show_approval
 from windlass.cli.output import say, say_file, say_pieces
 from windlass.cli.render import coloured, compact, date, grid, plain, print_json, run_count, span, timeline
 from windlass.cli.runs import show_runs
@@ -158,6 +159,14 @@ def test_output_in_pieces_ends_its_line_once(capfdbinary: pytest.CaptureFixture[
     say_pieces(pieces)
     sys.stdout.flush()
     assert capfdbinary.readouterr().out == b"".join(pieces).removesuffix(b"\n") + b"\n"
+
+
+def test_all_decisions_of_an_approval_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of them may be of one second."""
+    choice = Approval.Choice.Value("APPROVE")
+    made = [Approval.Decision(caller=name, decision=choice, time=Timestamp(seconds=1)) for name in ("ann", "bob")]
+    show_approval(Approval(id="e1.1", required=3, decisions=made))
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[-2:]] == ["ann", "bob"]
 
 
 def test_states_are_coloured_and_other_text_is_not() -> None:
