@@ -20,6 +20,7 @@ from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.fold import apply
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS, execution_row, run_row
+from services.coordinator.core.reopening import unfinished_nodes
 from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import SETTLED, Execution, WorkState
 from services.coordinator.core.values import SECOND, DeadLetterResolution, RunState
@@ -76,6 +77,11 @@ class Invariants:
         """Empty: it goes on."""
         fold = self._folds.get(execution_id)
         return str(fold.execution.state) if fold is not None and fold.execution.is_final else ""
+
+    def has_all_done(self, execution_id: str) -> bool:
+        """It was stopped when nothing was left to do, so a retry is refused."""
+        fold = self._folds.get(execution_id)
+        return fold is not None and not unfinished_nodes(fold.execution)
 
     def seq_of(self, execution_id: str) -> int:
         """The newest event that is committed. 0: there is none."""

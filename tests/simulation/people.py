@@ -81,12 +81,16 @@ class People:
 
     async def _regret(self, execution_id: str, workspace: str) -> None:
         """A cancel, and at once a retry. They may find the execution queued, under way or parked. It is retried until
-        it ends otherwise. Meanwhile copies of the cancel come, which are late once it was reopened."""
+        it ends otherwise, or everything in it was done when it was stopped. Meanwhile copies of the cancel come, which
+        are late once it was reopened."""
         world, number = self._world, 0
         cancel = self._message(execution_id, f"cancel:{execution_id}:hasty#{digest_of(b'')}")
         cancel.cancel.reason = "in haste"
         await self._deliver(cancel, workspace)
         while (state := world.invariants.final_state(execution_id)) in ("", "CANCELLED"):
+            if state and world.invariants.has_all_done(execution_id):
+                self.cancelled.add(execution_id)
+                return
             if state or not number:
                 number += 1
                 await self._give(execution_id, workspace, f"regret:{execution_id}:{number}", may_reopen=True, retry={})
