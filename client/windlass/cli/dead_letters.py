@@ -145,6 +145,9 @@ def redrive(
 
 
 def _show_progress(progress: Any) -> None:
+    if not progress.total and progress.stage == type(progress).COUNTED:
+        # That nothing is left to requeue is also the end, which follows.
+        return
     counts = f"{progress.resolved} of {progress.total} requeued"
     ended = f", {progress.succeeded} succeeded, {progress.failed_again} failed again" if progress.resolved else ""
     say(f"{counts}{ended}{': ' if progress.message else ''}{progress.message}")
