@@ -198,6 +198,8 @@ class _Transaction:
             row = self.tables.held(report.execution_id, report.epoch)
             if row is not None:
                 row.state, row.urgent, row.begun, row.holder = State.PARKED, True, True, None
+                if row.ends_only and row.deadline_time is not None and row.deadline_time <= self.now:
+                    row.deadline_time = None
                 row.ends_only = False
                 row.wake_time = None if report.wake_time is None else self.now + (report.wake_time - self.batch.now)
                 self.result.took_effect[report] = row.workspace

@@ -28,13 +28,15 @@ SELECT n::int4, workspace FROM gone
 """
 
 # $3: microseconds from now. Only what is in the journal can be parked. granted_time stays, because WAKE_PARKED compares
-# the messages with it. What is parked goes on later, also if it was granted to be ended alone: it needs a slot then.
+# the messages with it. What is parked goes on later, also if it was granted to be ended alone: it needs a slot then. If
+# that was for a deadline, its journal has a later one, which its coordinator wakes it for.
 PARK: Final = b"""
 WITH report AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2, $3) WITH ORDINALITY AS t (execution_id, epoch, left_us, n)
 )
 UPDATE dispatcher.queue q
 SET state = 4, urgent = true, ends_only = false, begun = true, holder = NULL,
+    deadline_time = CASE WHEN q.ends_only AND q.deadline_time <= clock_timestamp() THEN NULL ELSE q.deadline_time END,
     wake_time = clock_timestamp() + t.left_us * interval '1 microsecond'
 FROM report t
 WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)

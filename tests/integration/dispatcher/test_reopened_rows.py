@@ -9,6 +9,7 @@ import pytest
 from services.dispatcher.app.ports import PendingReport
 from services.dispatcher.core.batch import AdmissionBatch
 from services.dispatcher.core.items import Claim, LeaseFinished, MailboxMessage, NewStart, RowToMake, State
+from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from tests.integration.dispatcher.conftest import Rig, new_start
 from tests.integration.dispatcher.test_admission_loop import Recorder
 from tests.integration.dispatcher.test_returns import returns_of
@@ -137,3 +138,22 @@ async def test_an_execution_that_was_ended_in_the_queue_takes_a_slot_when_it_is_
     assert len(await rig.leases.keep_open([(ending.execution_id, ending.epoch)])) == 1
     assert await rig.rows("deadline_time", f"execution_id = '{hasty.execution_id}'") == [(None,)]
     await it_waits_for_the_slot(rig, going, hasty)
+
+
+async def test_an_execution_that_goes_on_behind_the_deadline_of_its_row_is_not_ended_again_and_again(rig: Rig) -> None:
+    """It was reopened by its holder, so its journal has a later deadline than its row."""
+    await rig.limit("later", 1)
+    await rig.enqueue(hasty := new_start("later", deadline_time=datetime.now(UTC)))
+    housekeeping = PostgresHousekeeping(
+        rig.database, lost_grant_seconds=60.0, request_key_seconds=60.0, dead_letter_seconds=60.0
+    )
+    await housekeeping.wake()
+    ending_batch = AdmissionBatch(now=datetime.now(UTC), ending_holders=[0], holders=["holder-a"])
+    (ending,) = (await rig.queue.commit(ending_batch)).claims
+    assert ending.is_ends_only
+    await rig.park(ending, wake_time=datetime.now(UTC))
+    for _ in range(2):
+        await housekeeping.wake()
+        assert await rig.rows("state, ends_only", f"execution_id = '{hasty.execution_id}'") == [(State.PENDING, False)]
+    (claim,) = await rig.claim("later", claims=1)
+    assert (claim.execution_id, claim.is_ends_only) == (hasty.execution_id, False)
