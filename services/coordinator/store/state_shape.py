@@ -89,12 +89,24 @@ def _take_key(key: Any, _: In) -> WorkKey:
     return WorkKey(*key)
 
 
+def _or_none(form: StateForm, shape: str) -> StateForm:
+    put, take = form.put, form.take
+    if put is None or take is None:
+        return form._replace(shape=shape)
+    return StateForm(
+        lambda value, out: None if value is None else put(value, out),
+        lambda value, into: None if value is None else take(value, into),
+        shape,
+    )
+
+
+_VALUE: Final = StateForm(_put_value, _take_value, f"value({','.join(each.name for each in fields(OutputRef))})")
 _PLAIN: Final = {each: StateForm(None, None, each.__name__) for each in (int, str, bool, float)}
 _FORMS: Final[dict[Any, StateForm]] = {
     **_PLAIN,
     bytes: StateForm(_put_bytes, _take_bytes, "bytes"),
-    Value: StateForm(_put_value, _take_value, "value"),
-    Value | None: StateForm(_put_value, _take_value, "(value)"),
+    Value: _VALUE,
+    Value | None: _or_none(_VALUE, f"({_VALUE.shape})"),
     WorkKey: StateForm(lambda key, _: [*key], _take_key, "key"),
     Work: StateForm(lambda work, _: [*work.key], lambda key, into: into.works[WorkKey(*key)], "work"),
     WorkLoop: StateForm(lambda loop, _: [*loop.work.key], lambda key, into: into.loops[WorkKey(*key)], "loop"),
@@ -153,17 +165,6 @@ def _union(hints: Sequence[Any]) -> StateForm:
         return item if form.take is None else form.take(item, into)
 
     return StateForm(put, take, shape)
-
-
-def _or_none(form: StateForm, shape: str) -> StateForm:
-    put, take = form.put, form.take
-    if put is None or take is None:
-        return form._replace(shape=shape)
-    return StateForm(
-        lambda value, out: None if value is None else put(value, out),
-        lambda value, into: None if value is None else take(value, into),
-        shape,
-    )
 
 
 def _container(origin: Any, hints: Sequence[Any]) -> StateForm:

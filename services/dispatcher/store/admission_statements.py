@@ -29,7 +29,7 @@ SELECT n::int4, workspace FROM gone
 
 # $3: microseconds from now. Only what is in the journal can be parked. granted_time stays, because WAKE_PARKED compares
 # the messages with it. What is parked goes on later, also if it was granted to be ended alone: it needs a slot then. If
-# that was for a deadline, its journal has a later one, which its coordinator wakes it for.
+# that was for a deadline, its journal has a later one, by which its coordinator ends it once it has a slot.
 PARK: Final = b"""
 WITH report AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2, $3) WITH ORDINALITY AS t (execution_id, epoch, left_us, n)

@@ -9,9 +9,10 @@ from deploy.audit.states import differences
 from services.coordinator.app.ports import Snapshot, SnapshotDamaged
 from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
+from services.coordinator.core.values import OutputRef, Value
 from services.coordinator.store import snapshots
 from services.coordinator.store.snapshots import JournalSnapshotLog, restored, whole
-from services.coordinator.store.state_shape import form_of
+from services.coordinator.store.state_shape import In, Out, form_of
 from tests.support.golden import JOURNALS, stored_journal
 from tests.support.snapshots import FollowedSnapshots
 from tests.support.story import EXECUTION_ID, Story, node
@@ -131,3 +132,12 @@ def test_every_plain_field_of_the_state_is_stored():
 def test_a_type_without_a_form_is_refused():
     with pytest.raises(TypeError, match="has no form"):
         form_of(complex)
+
+
+def test_a_value_that_is_none_is_not_an_empty_one() -> None:
+    form = form_of(Value | None)
+    assert form.put is not None
+    assert form.take is not None
+    into = In(definition_of(min(JOURNALS.iterdir())))
+    for value in (None, b"", b"{}", OutputRef("key", "sha", 3)):
+        assert form.take(form.put(value, Out()), into) == value
