@@ -137,7 +137,9 @@ def redrive(
     last = None
     try:
         for last in stub.BulkResolveDeadLetters(request, metadata=api.metadata()):
-            show_line(last, output_form, _show_progress)
+            # Without a match, the count is followed by an end that says the same.
+            if dry_run or last.total or last.stage == last.DONE:
+                show_line(last, output_form, _show_progress)
     except KeyboardInterrupt:
         say("what was requeued goes on; no other is; to go on, type the same again", err=True)
         raise
@@ -145,9 +147,6 @@ def redrive(
 
 
 def _show_progress(progress: Any) -> None:
-    if not progress.total and progress.stage == type(progress).COUNTED:
-        # That nothing is left to requeue is also the end, which follows.
-        return
     counts = f"{progress.resolved} of {progress.total} requeued"
     ended = f", {progress.succeeded} succeeded, {progress.failed_again} failed again" if progress.resolved else ""
     say(f"{counts}{ended}{': ' if progress.message else ''}{progress.message}")
