@@ -215,12 +215,27 @@ class CoordinatorService:
         )
 
     def _join_commits(self) -> None:
+        parked_waits = ParkedWaits()
+        self._circuits = Circuits(
+            store=self._circuit_rows,
+            executions=self._executions,
+            may_start=self._dispatch.may_start,
+            clock=self._clock,
+            policy=self._circuit_policy,
+            name=self.name,
+            parked=parked_waits,
+        )
         self._run_outputs = RunOutputsServicer(self._reads, self._blobs)
         # People who look back also look at executions that were imported, which are never owned.
         self._all_definitions = ImportedDefinitions(self._imports, self._definitions)
         walks = JournalWalks(self._reads, self._all_definitions, restored)
         explainer = Explainer(
-            walks, self._journal, self._runners.why_none_takes, self._run_timing.granted_again, self._clock
+            walks,
+            self._journal,
+            self._runners.why_none_takes,
+            self._circuits.probe_time,
+            self._run_timing.granted_again,
+            self._clock,
         )
         self._rendering = RenderingChildren()
         self._reader = ReadServicer(
@@ -239,16 +254,6 @@ class CoordinatorService:
             dispatch=self._dispatch,
             clock=self._clock,
             rest_seconds=REST_SECONDS * self._settings.lease_scale,
-        )
-        parked_waits = ParkedWaits()
-        self._circuits = Circuits(
-            store=self._circuit_rows,
-            executions=self._executions,
-            may_start=self._dispatch.may_start,
-            clock=self._clock,
-            policy=self._circuit_policy,
-            name=self.name,
-            parked=parked_waits,
         )
         self._parked_waking = ParkedWaking(
             waits=parked_waits, is_open=self._circuits.is_open, queue=self._any_dispatcher, clock=self._clock

@@ -207,6 +207,8 @@ async def test_work_behind_a_circuit_names_its_target(shared_stack: Stack, clien
     execution = await client.start("calls")
     blocker = await blocked_by(client, execution.id, "CIRCUIT_OPEN")
     assert blocker.message == f"call waits, because the circuit of {target} is open"
+    half_an_hour = blocker.since_time.seconds + 1_800
+    assert blocker.until_time.seconds > half_an_hour, "it waits for the probe, which is later than its next look"
     assert target in await after_hint(shared_stack, blocker)
     await cancel(client, execution.id)
     await asyncio.to_thread(windlass, "circuits", "reset", target, *home)

@@ -202,10 +202,10 @@ class Circuits:
 
     def _look_time(self, circuit: CircuitKey, now: Instant) -> Instant:
         """When work looks at this circuit again. Parked executions wake one after the other."""
-        known = self._circuit(circuit)
-        if known is None or known.state is not CircuitState.OPEN or known.retry_time <= now:
+        probe_time = self.probe_time(circuit)
+        if probe_time <= now:
             return now
-        return min(known.retry_time, now + _LOOK_MAX) + int(random.random() * self._policy.cool_down / 6)
+        return min(probe_time, now + _LOOK_MAX) + int(random.random() * self._policy.cool_down / 6)
 
     # ── after a commit ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -442,8 +442,7 @@ class Circuits:
 
     def _wait_on(self, circuit: CircuitKey, held: Sequence[_Held], now: Instant) -> None:
         """The circuit has opened again: the work waits until its next probe, and its execution may be parked."""
-        known = self._circuit(circuit)
-        if known is None or known.state is not CircuitState.OPEN or known.retry_time <= now:
+        if self.probe_time(circuit) <= now:
             return
         works: defaultdict[OwnedExecution, list[HeldWork]] = defaultdict(list)
         for each in held:
@@ -462,6 +461,11 @@ class Circuits:
     def is_open(self, circuit: CircuitKey) -> bool:
         known = self._circuit(circuit)
         return known is not None and known.state is not _CLOSED
+
+    def probe_time(self, circuit: CircuitKey) -> Instant:
+        """When the target of an open circuit may be probed. 0: the circuit is closed, or the target is being probed."""
+        known = self._circuit(circuit)
+        return known.retry_time if known is not None and known.state is CircuitState.OPEN else 0
 
     def _tally(self, circuit: CircuitKey) -> _Tally:
         workspace, target = circuit

@@ -35,14 +35,16 @@ class Explainer:
         walks: JournalWalks,
         journal: Journal,
         why_no_runner: Callable[[str, Work], str],
+        probe_time: Callable[[tuple[str, str]], Instant],
         granted_again: float,
         clock: Clock,
     ) -> None:
-        """`why_no_runner` takes a workspace and ready work. `granted_again`: after this time without a beat, a runner
-        has lost its work."""
+        """`why_no_runner` takes a workspace and ready work. `probe_time` takes a workspace and a target; 0 unless
+        its circuit is open. `granted_again`: after this time without a beat, a runner has lost its work."""
         self._walks = walks
         self._journal = journal
         self._why_no_runner = why_no_runner
+        self._probe_time = probe_time
         self._granted_again = granted_again
         self._clock = clock
 
@@ -55,13 +57,22 @@ class Explainer:
             stopwatch.before(execution, step.event)
         if execution is None:
             return Explained(row["execution_id"], (), {}, ())
-        stopwatch.reach(execution, queued_time or self._clock.epoch_ns() // 1_000)
+        now = self._clock.epoch_ns() // 1_000
+        stopwatch.reach(execution, queued_time or now)
         heard = await self._journal.live_instances(self._granted_again)
         live = {instance_id for instance_id, silent_seconds in heard.items() if not silent_seconds}
         found = itertools.islice(blockers(execution, stopwatch.since, live), _BLOCKERS_MAX)
+        workspace = execution.origin.workspace
+        dated = [self._dated(each, workspace, now) if each.target else each for each in found]
         return Explained(
             execution.execution_id,
-            [(each, text_of(execution, each, self._why_no_runner)) for each in found],
+            [(each, text_of(execution, each, self._why_no_runner)) for each in dated],
             stopwatch.spent,
             list(itertools.islice(kept_signals(execution, stopwatch.came), _SIGNAL_NAMES_MAX)),
         )
+
+    def _dated(self, blocker: Blocker, workspace: str, now: Instant) -> Blocker:
+        """Work behind a circuit waits until the target is probed. The journal only knows when the work looks at the
+        circuit again, which it does every few minutes."""
+        times = self._probe_time((workspace, blocker.target)), blocker.until
+        return blocker._replace(until=next((time for time in times if time > now), 0))

@@ -10,7 +10,7 @@ from services.coordinator.app.circuits import Circuits, permit_name
 from services.coordinator.app.owned_execution import Input, OwnedExecution
 from services.coordinator.app.parked_waits import ParkedWaits
 from services.coordinator.app.pending_append import PendingAppend, TargetOutcome
-from services.coordinator.core.circuits import Circuit, CircuitPolicy, CircuitState, reset
+from services.coordinator.core.circuits import Circuit, CircuitPolicy, CircuitState, opened_by_hand, reset
 from services.coordinator.core.commands import HeldWork, HoldBack, Pause, ReportFailure, ReportHeldBack, ReportSuccess
 from services.coordinator.core.events import WorkHeldBack, WorkLetThrough
 from services.coordinator.core.values import Error, ErrorClass, WorkKey
@@ -163,6 +163,18 @@ async def test_a_run_that_another_coordinator_has_granted_changes_nothing() -> N
         coordinator.outcome()
     await coordinator.tick()
     assert world.rows == {}
+
+
+async def test_the_time_of_the_next_probe_is_known_while_the_circuit_is_open() -> None:
+    world = World()
+    coordinator = Coordinator(world)
+    assert coordinator.circuits.probe_time(KEY) == 0
+    hours_later = world.now + 7_200 * SECOND
+    world.rows[KEY] = opened_by_hand(Circuit(*KEY), hours_later, world.now)
+    await coordinator.tick(1.0)
+    assert abs(coordinator.circuits.probe_time(KEY) - hours_later) < SECOND
+    (held,) = coordinator.holds()
+    assert held.until < hours_later - 3_600 * SECOND, "work looks at the circuit more often than that"
 
 
 async def test_so_many_are_let_through_by_permits_and_the_rest_waits() -> None:
