@@ -283,5 +283,7 @@ async def test_an_execution_is_shown_as_it_was_after_an_event(client: Client) ->
 
     first, last = await as_of(1), await as_of(execution.last_seq + 10)
     assert (first.last_seq, first.state, list(first.summary.succeeded)) == (1, resources_pb2.Execution.RUNNING, [])
+    assert list(first.summary.cancelled) == [], "nothing had ended, and nothing was cancelled"
+    assert first.metrics.duration.ToMicroseconds() == 0, "its first event had just started it"
     assert (last.last_seq, last.state) == (execution.last_seq, resources_pb2.Execution.SUCCESS)
     assert sorted(last.summary.succeeded) == ["a", "b"]

@@ -1,12 +1,17 @@
 """How the nodes of an execution ended, for people."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.coordinator.core.state import SETTLED, Execution, WorkState
+from services.coordinator.core.values import RunState
+
+_RUNNING_MAX: Final = 100
+_ENDED: Final = frozenset((*SETTLED, WorkState.CANCELLED))
 
 
 class Summary(NamedTuple):
-    """Every node of the graph of a final execution by id, in exactly one of the first five."""
+    """The nodes of the graph by id. Each node of a final execution is in exactly one of the first five, and before the
+    end each node that has an outcome."""
 
     succeeded: tuple[str, ...]
     failed: tuple[str, ...]
@@ -29,11 +34,20 @@ def summary(execution: Execution) -> Summary:
             # Nearly all have, and to look a member of an enum up costs more than the rest.
             done.append(node.id)
             continue
-        state = WorkState.CANCELLED if work is None or work.state not in SETTLED else work.state
-        ids[state].append(node.id)
+        if work is not None and work.state in _ENDED:
+            ids[work.state].append(node.id)
+        elif execution.is_final:
+            ids[WorkState.CANCELLED].append(node.id)
     succeeded, failed, skipped, blocked, cancelled = map(tuple, ids.values())
     compensated, not_compensated = _compensated(execution) if execution.compensation is not None else ((), ())
     return Summary(succeeded, failed, skipped, blocked, cancelled, compensated, not_compensated)
+
+
+def running_nodes(execution: Execution) -> list[str]:
+    """The nodes that are under way, at most 100 of them: a runner has them, or they wait for what their module waits
+    for."""
+    states = (RunState.LEASED, RunState.RUNNING)
+    return sorted({run.work.node.id for run in execution.runs if run.state in states})[:_RUNNING_MAX]
 
 
 def _compensated(execution: Execution) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -30,7 +30,7 @@ from services.coordinator.core.events import (
 )
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.state import Execution
-from services.coordinator.core.summary import summary
+from services.coordinator.core.summary import running_nodes, summary
 from services.coordinator.core.values import SHOWN_MAX, Origin, WorkKey, rfc3339
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -58,11 +58,16 @@ def execution_record(row: Row) -> pb.ExecutionRecord:
     return record
 
 
-def past_record(execution: Execution, imported_execution_id: str) -> pb.ExecutionRecord:
-    """The execution as it was when this was its state."""
+def past_record(execution: Execution, time: int, imported_execution_id: str) -> pb.ExecutionRecord:
+    """The execution as it was when this was its state. `time` is that of its last event."""
     row: dict[str, Any] = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
     row["summary"] = summary(execution)._asdict()
+    if not execution.is_final:
+        row["summary"]["running"] = running_nodes(execution)
+    if execution.paused_by is not None:
+        row["summary"]["pause"] = execution.paused_by._asdict()
     row["imported_execution_id"] = imported_execution_id
+    row["shown_time"] = time
     return execution_record(row)
 
 
@@ -92,18 +97,18 @@ def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
     execution.last_seq = row["last_seq"]
     _put_metrics(execution.metrics, row)
     if summary := row["summary"]:
-        if pause := summary.get("pause"):
-            execution.pause.caller, execution.pause.reason = pause["caller"], pause["reason"]
-            put_time(execution.pause.time, pause["time"])
-            return
         for name, nodes in summary.items():
-            if nodes:
+            if name == "pause":
+                execution.pause.caller, execution.pause.reason = nodes["caller"], nodes["reason"]
+                put_time(execution.pause.time, nodes["time"])
+            elif nodes:
                 getattr(execution.summary, name).extend(nodes)
 
 
 def _put_metrics(metrics: api.Execution.Metrics, row: Row) -> None:
     metrics.runs, metrics.retries, metrics.cost_tokens = row["runs"], row["retries"], row["cost_tokens"]
-    end = row["end_time"] or time.time_ns() // 1_000
+    # A row of the table is as it is now.
+    end = row["end_time"] or row.get("shown_time") or time.time_ns() // 1_000
     put_micros(metrics.duration, max(0, end - row["start_time"]))
     put_micros(metrics.queued, max(0, row["start_time"] - row["create_time"]))
 

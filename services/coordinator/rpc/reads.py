@@ -121,7 +121,9 @@ class ReadServicer(ReadServiceServicer):
         past = None if row is None else await self._walks.state(row, max(1, request.as_of_seq))
         if row is None or past is None:
             return pb.GetPastExecutionResponse()
-        return pb.GetPastExecutionResponse(execution=past_record(past, row["imported_execution_id"]))
+        last = await self.event_records(request.execution_id, past.seq - 1, past.seq, 1)
+        time = micros_of(last[0].event.time) if last else 0
+        return pb.GetPastExecutionResponse(execution=past_record(past, time, row["imported_execution_id"]))
 
     async def ExplainExecution(self, request: pb.ExplainExecutionRequest, context: Any) -> pb.ExplainExecutionResponse:
         row = await self._row(request.execution_id)

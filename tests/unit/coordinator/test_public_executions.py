@@ -9,7 +9,7 @@ from services.coordinator.core.events import Consequences, ExecutionStarted, Run
 from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEATHS_MAX, DEFAULT_RETRY
 from services.coordinator.core.values import ErrorClass, Origin, OutputRef, WorkKey
-from services.coordinator.rpc.public_executions import details, event_record, put_time, run_record
+from services.coordinator.rpc.public_executions import details, event_record, past_record, put_time, run_record
 from tests.support.story import Story, begun, edge, node, the_event
 from windlass.api.v1 import resources_pb2 as api
 
@@ -36,6 +36,36 @@ def started() -> ExecutionStarted:
         retry=DEFAULT_RETRY,
         then=Consequences(ready=(WorkKey("a"), WorkKey("b"))),
     )
+
+
+def test_an_execution_that_went_on_after_an_event_names_what_had_ended_and_what_was_under_way() -> None:
+    story = begun(node("a"), node("b"), node("c"), edges=(edge("a", "c"),))
+    story.later(2)
+    story.succeed("a")
+    execution, now = story.execution, story.now
+    shown = past_record(execution, now, "").execution
+    assert (list(shown.summary.succeeded), list(shown.summary.running)) == (["a"], ["b"])
+    assert list(shown.summary.cancelled) == [], "c may still begin"
+    assert shown.metrics.duration.ToMicroseconds() == now - execution.start_time, "its time ends with the event"
+
+
+def test_an_execution_that_was_paused_after_an_event_says_who_had_paused_it() -> None:
+    story = begun(node("a"), node("b"))
+    story.succeed("a")
+    story.pause()
+    shown = past_record(story.execution, story.now, "").execution
+    assert shown.pause.caller
+    assert (list(shown.summary.succeeded), list(shown.summary.cancelled)) == (["a"], [])
+
+
+def test_an_execution_that_had_ended_after_an_event_has_each_node_in_one_list() -> None:
+    story = begun(node("a"), node("b"))
+    story.succeed("a")
+    story.cancel()
+    story.stopped("b")
+    shown = past_record(story.execution, story.now + 1, "").execution
+    assert (list(shown.summary.succeeded), list(shown.summary.cancelled)) == (["a"], ["b"])
+    assert list(shown.summary.running) == []
 
 
 def test_details_are_json_with_payloads_as_they_are() -> None:

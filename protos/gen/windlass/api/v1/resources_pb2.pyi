@@ -296,7 +296,8 @@ class Execution(_message.Message):
     @_typing.final
     class Summary(_message.Message):
         """The ids of the nodes. In a final execution, each node is in exactly one of succeeded, failed, skipped, blocked and
-        cancelled. Before, only `running` is set.
+        cancelled. Before, only `running` is set; and if the execution is shown as it was after an event, also the lists of
+        the nodes that had ended by then.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -396,7 +397,7 @@ class Execution(_message.Message):
         cost_tokens: _builtins.int
         @_builtins.property
         def duration(self) -> _duration_pb2.Duration:
-            """From start to end, or to now."""
+            """From start to end, or to now. In an execution that is shown as it was after an event: to this event."""
 
         @_builtins.property
         def queued(self) -> _duration_pb2.Duration:
