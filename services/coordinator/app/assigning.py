@@ -188,7 +188,6 @@ class _Line:
         self.granted_by = requirement
         if is_rendering:
             self.granted_by = Requirement(requirement.workspace, RENDERER, (), is_templated=True)
-        self._is_rendering = is_rendering
         self.has_served = False
         # The runners with credit that can serve it.
         self.runners = 0
@@ -198,7 +197,8 @@ class _Line:
         self._barred: list[_Waiting | None] = []
         # How many of them each runner has come to.
         self._seen: dict[str, int] = {}
-        self._works = self._in_order((queue, following) if is_in_turn else (following, queue))
+        in_turn = (queue, following) if is_in_turn else (following, queue)
+        self._works = _in_order(requirement, in_turn, is_rendering=is_rendering)
         self._next = next(self._works, None)
 
     def take(self, session: ServerSession, now: Instant) -> _Waiting | None:
@@ -243,22 +243,6 @@ class _Line:
         rest.update(self._queue)
         rest.update(self._following)
         return rest
-
-    def _in_order(self, queues: Sequence[Queue]) -> Iterator[_Waiting]:
-        """An execution leaves its queue when all its works were yielded."""
-        for queue in queues:
-            begun: dict[OwnedExecution, Iterator[Work]] = {}
-            while queue:
-                owned, since = next(iter(queue.items()))
-                works = begun.pop(owned, None) or _wanting(owned, self.requirement)
-                for count, work in enumerate(works, 1):
-                    yield _Waiting(owned, work, since, self._is_rendering)
-                    if count == _SHARE:
-                        begun[owned] = works
-                        queue.move_to_end(owned)
-                        break
-                else:
-                    del queue[owned]
 
 
 class _Room:
@@ -325,6 +309,25 @@ class _Room:
                     return found
             del shares[0]
         return None
+
+
+def _in_order(requirement: Requirement, queues: Sequence[Queue], *, is_rendering: bool) -> Iterator[_Waiting]:
+    """An execution leaves its queue when all its works were yielded.
+
+    This belongs to no line, because a line that its own generator refers to would be left to the garbage collector."""
+    for queue in queues:
+        begun: dict[OwnedExecution, Iterator[Work]] = {}
+        while queue:
+            owned, since = next(iter(queue.items()))
+            works = begun.pop(owned, None) or _wanting(owned, requirement)
+            for count, work in enumerate(works, 1):
+                yield _Waiting(owned, work, since, is_rendering)
+                if count == _SHARE:
+                    begun[owned] = works
+                    queue.move_to_end(owned)
+                    break
+            else:
+                del queue[owned]
 
 
 def _wanting(owned: OwnedExecution, requirement: Requirement) -> Iterator[Work]:

@@ -1,5 +1,6 @@
 """Ready work is assigned to runners."""
 
+import gc
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -118,6 +119,21 @@ def test_workspaces_take_turns_when_credit_is_short() -> None:
     session.credit = 1
     second = assigner.give(2)
     assert {*first, *second} == {many, other}
+
+
+def test_batches_leave_nothing_to_the_garbage_collector() -> None:
+    """A batch makes a line for each workspace that waits. To collect those of many batches would stop everybody."""
+    waiting = [owned(f"e{number}", 3, f"w{number}") for number in range(50)]
+    assigner = assigner_of(Fleet(Session("one", PLACES)), *waiting)
+    gc.collect()
+    gc.disable()
+    try:
+        for now in range(2, 5):
+            assigner.give(now)
+        own = (each for each in gc.get_objects() if type(each).__module__ == Assigner.__module__)
+        assert [each for each in own if each is not assigner] == []
+    finally:
+        gc.enable()
 
 
 def test_what_was_dropped_is_passed_over() -> None:
