@@ -63,6 +63,9 @@ _FAMILIES: Final[Sequence[tuple[str, grpc.StatusCode]]] = (
     (r".*_(NOT|IS)_.*", grpc.StatusCode.FAILED_PRECONDITION),
 )
 _RETRIABLE: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED})
+# The server has ended the call while grpc.aio was still sending. grpc.aio makes this status up then, as INTERNAL, and
+# drops the one that the server gave: often that it has no room at the moment.
+_ANSWER_DROPPED: Final = "Internal error from Core"
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -227,6 +230,8 @@ def status_code(status: status_pb2.Status) -> grpc.StatusCode:
 def remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
     """Decode the details of a failed call. Without details it has only the code and the message."""
     code, message = error.code(), error.details() or ""
+    if code is grpc.StatusCode.INTERNAL and message == _ANSWER_DROPPED:
+        return RemoteError(grpc.StatusCode.UNAVAILABLE, "", "the call was ended before all was sent")
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
             status = status_pb2.Status.FromString(value)

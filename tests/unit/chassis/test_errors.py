@@ -1,5 +1,8 @@
 """Refusals and the errors of other services pass through, and nothing of ours does."""
 
+import time
+from typing import Any
+
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
@@ -17,6 +20,12 @@ from services.chassis.grpc.errors import (
     remote_status,
     status_of,
     trailers_of,
+)
+from windlass.coordinator.v1 import sessions_pb2
+from windlass.coordinator.v1.sessions_pb2_grpc import (
+    RunnerOutputsServicer,
+    RunnerOutputsStub,
+    add_RunnerOutputsServicer_to_server,
 )
 
 CONTRACT = {
@@ -161,3 +170,37 @@ def test_details_that_another_service_hides_stay_hidden() -> None:
     assert isinstance(passed_on, Refusal)
     assert (passed_on.reason, passed_on.metadata) == ("INTERNAL", {"error_id": "1"})
     assert remote_status(status_of(failed_call(grpc.StatusCode.UNKNOWN, "boom"))).reason == "INTERNAL"
+
+
+class FullStore(RunnerOutputsServicer):
+    """It has no room at the moment, and reads nothing."""
+
+    async def UploadOutput(self, request_iterator: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room")
+
+    DownloadOutput: Any = UploadOutput
+
+
+async def test_call_that_was_refused_while_much_was_being_sent_may_be_repeated() -> None:
+    """grpc.aio tells such a caller of an internal error, and never what the server has answered."""
+    server = grpc.aio.server()
+    add_RunnerOutputsServicer_to_server(FullStore(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    part = sessions_pb2.UploadOutputRequest(data=b"x" * 1024 * 1024)
+
+    async def send_on() -> None:
+        while True:
+            await call.write(part)
+            # The refusal arrives behind the back of the loop, as it does in a busy process.
+            time.sleep(0.05)  # noqa: ASYNC251
+
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = RunnerOutputsStub(channel).UploadOutput()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await send_on()
+    await server.stop(None)
+    assert failed.value.code() is grpc.StatusCode.INTERNAL
+    remote = remote_error(failed.value)
+    assert remote.may_retry
+    assert isinstance(remote.refusal(), DependencyUnavailable)
