@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import Enum
+from typing import NamedTuple
 
 
 class Duty(Enum):
@@ -114,12 +115,19 @@ OF_RENDERING = frozenset(
 OF_THE_PROCESS = frozenset({Duty.RUNNER_LIVES, Duty.DRAIN_SAID, Duty.DRAIN_REFUSES, Duty.DRAIN_ENDS})
 
 
+class Noted(NamedTuple):
+    cases: Counter[Duty]
+    breaches: dict[Duty, list[str]]
+
+
 class Judge:
     """Counts the cases of each rule, and keeps what was seen where one was broken."""
 
     def __init__(self) -> None:
         self.cases: Counter[Duty] = Counter()
         self.breaches: dict[Duty, list[str]] = {}
+        # What looked like a breach while the machine was too slow to judge.
+        self.undecided: dict[Duty, list[str]] = {}
         # The rules that do not concern this runner.
         self.spared: frozenset[Duty] = frozenset()
 
@@ -130,7 +138,17 @@ class Judge:
             self.breaches.setdefault(rule, []).append(seen)
 
     def is_kept(self, rule: Duty) -> bool:
-        return self.cases[rule] > 0 and rule not in self.breaches
+        return self.cases[rule] > 0 and rule not in self.breaches and rule not in self.undecided
+
+    def noted(self) -> Noted:
+        """What was noted so far, to which `withdraw` goes back."""
+        return Noted(Counter(self.cases), {rule: list(seen) for rule, seen in self.breaches.items()})
+
+    def withdraw(self, noted: Noted) -> dict[Duty, list[str]]:
+        """Forget what was noted since. Returns the breaches among it."""
+        since = {rule: seen[len(noted.breaches.get(rule, ())) :] for rule, seen in self.breaches.items()}
+        self.cases, self.breaches = noted.cases, noted.breaches
+        return {rule: seen for rule, seen in since.items() if seen}
 
 
 class StoryEnds(Exception):

@@ -25,6 +25,8 @@ LOOK_SECONDS: Final = 0.01
 PATIENCE: Final = 5.0
 # What is added to a time of the contract.
 SLACK: Final = 0.5
+# Of one field of a report, in the account.
+TOLD_CHARACTERS: Final = 300
 T = TypeVar("T")
 
 
@@ -192,6 +194,15 @@ class Scene:
             return any(report.WhichOneof("outcome") in ("succeeded", "failed") for report in self.reports(lease))
 
         await self.never(rule, done, seen, 2 * BEAT)
+
+
+def told(report: pb.RunReport) -> str:
+    """The outcome of a report with its fields, for the account: they say more than the ids and times before them."""
+    outcome = report.WhichOneof("outcome")
+    if outcome is None:
+        return "nothing"
+    said = [f"{field.name}={value!s:.{TOLD_CHARACTERS}}" for field, value in getattr(report, outcome).ListFields()]
+    return " ".join([outcome, *said, f"target={report.target}" if report.target else ""]).replace("\n", " ").rstrip()
 
 
 def grant_of(lease: KitLease, work: KitWork, timeout: float | None = None, **fields: Any) -> pb.RunGrant:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windlass.conformance.coordinator import BEAT, Policy
 from windlass.conformance.rules import Duty
-from windlass.conformance.scene import PATIENCE, SLACK, KitLease, KitWork, Scene, grant_of
+from windlass.conformance.scene import PATIENCE, SLACK, KitLease, KitWork, Scene, grant_of, told
 from windlass.types.v1 import session_pb2 as types
 
 ENDING_REASONS = ("CANCELLED", "TIMEOUT", "FAILED")
@@ -101,7 +101,7 @@ async def target_is_not_to_be_called(scene: Scene) -> None:
     await scene.until(rule, lambda: scene.reports(later), "nothing is reported", 2 * PATIENCE)
     report = scene.reports(later)[0]
     is_kept = report.released.reason == "CIRCUIT_OPEN" and report.target == target
-    scene.judge.check(rule, is_kept, f"it was reported as {report!s:.200}")
+    scene.judge.check(rule, is_kept, f"it was reported as {told(report)}")
 
 
 async def much_comes_at_once(scene: Scene) -> None:
@@ -157,7 +157,7 @@ async def revocation_is_repeated(scene: Scene) -> None:
     await scene.until(rule, lambda: scene.reports(lease), seen, STOPPED_SECONDS + SLACK)
     report = scene.reports(lease)[0]
     is_kept = report.WhichOneof("outcome") == "stopped" and report in again.reports
-    scene.judge.check(rule, is_kept, f"it was reported as {report!s:.200}, or to another coordinator")
+    scene.judge.check(rule, is_kept, f"it was reported as {told(report)}, or to another coordinator")
     (await scene.stream(1)).send(revoked=[revoked])
     is_answered_again = lambda: len(scene.reports(lease)) > 1  # noqa: E731
     await scene.never(rule, is_answered_again, "the revocation was answered again", 2 * BEAT)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from windlass.conformance.rules import Duty
-from windlass.conformance.scene import PATIENCE, Scene
+from windlass.conformance.scene import PATIENCE, Scene, told
 
 ITERATION = 3
 ITEM = {"id": 7}
@@ -25,7 +25,7 @@ async def work_is_of_a_loop(scene: Scene) -> None:
         succeeded = report.succeeded
         is_rendered = bool(succeeded.output.json) and json.loads(succeeded.output.json) == INPUTS
         is_kept = is_rendered and (stream.attach.wants_rendered or succeeded.branch == branch)
-        scene.judge.check(Duty.LOOP_WORK, is_kept, f"it was reported as {report!s:.200}")
+        scene.judge.check(Duty.LOOP_WORK, is_kept, f"it was reported as {told(report)}")
 
 
 def _of_loop(until: str, wants_rendered: bool) -> dict[str, Any]:

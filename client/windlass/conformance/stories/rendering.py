@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from windlass.conformance.rules import OF_RENDERING, Duty
-from windlass.conformance.scene import PATIENCE, KitLease, KitWork, Scene
+from windlass.conformance.scene import PATIENCE, KitLease, KitWork, Scene, told
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 TEXT = {"braces": "{{ 1 + 1 }}", "block": "{% if true %}x{% endif %}"}
@@ -132,7 +132,7 @@ async def _output(scene: Scene, lease: KitLease, expected: object) -> tuple[bool
     seen = "finished work is not reported"
     report = (await scene.until(Duty.REPORT_SUCCESS, lambda: scene.reports(lease), seen, 2 * PATIENCE))[0]
     output = report.succeeded.output.json
-    return bool(output) and json.loads(output) == expected, f"it was reported as {report!s:.300}"
+    return bool(output) and json.loads(output) == expected, f"it was reported as {told(report)}"
 
 
 STORIES = (grant_has_no_templates, templates_are_rendered, work_is_only_rendered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windlass.conformance.coordinator import BEAT, SELF_FENCE, Policy
 from windlass.conformance.rules import Duty
-from windlass.conformance.scene import SLACK, Scene
+from windlass.conformance.scene import SLACK, Scene, told
 from windlass.types.v1 import session_pb2 as types
 
 # The reasons for which a report is refused, and its lease is over.
@@ -73,7 +73,7 @@ async def report_is_not_understood(scene: Scene) -> None:
     await scene.until(rule, lambda: len(scene.reports(lease)) > 1, "nothing was reported instead")
     instead = scene.reports(lease)[1]
     is_kept = instead.WhichOneof("outcome") == "failed" and instead.head.report_id != first
-    scene.judge.check(rule, is_kept, f"this was reported instead: {instead!s:.200}")
+    scene.judge.check(rule, is_kept, f"this was reported instead: {told(instead)}")
     await scene.beats_after(stream, 2)
     scene.judge.check(rule, lease.is_named_by(stream), "beats do not name the lease any more")
     stream.send(taken_reports=[instead.head.report_id])
@@ -104,7 +104,7 @@ async def timeout_passes(scene: Scene) -> None:
     await scene.until(rule, lambda: scene.reports(lease), "nothing is reported", seconds + 2 * SLACK)
     report = scene.reports(lease)[0]
     is_kept = report.WhichOneof("outcome") == "failed" and getattr(report.failed, "class") == 3
-    scene.judge.check(rule, is_kept, f"it was reported as {report!s:.200}")
+    scene.judge.check(rule, is_kept, f"it was reported as {told(report)}")
 
 
 async def work_is_deferred(scene: Scene) -> None:
@@ -116,7 +116,7 @@ async def work_is_deferred(scene: Scene) -> None:
     rule = Duty.REPORT_DEFERRED
     await scene.until(rule, lambda: scene.reports(lease), "nothing is reported")
     report = scene.reports(lease)[0]
-    scene.judge.check(rule, report.WhichOneof("outcome") == "deferred", f"it was reported as {report!s:.200}")
+    scene.judge.check(rule, report.WhichOneof("outcome") == "deferred", f"it was reported as {told(report)}")
     await scene.until(rule, lambda: not lease.is_named_by(stream), "beats still name the lease")
     await scene.until(rule, lambda: stream.credit > 0, "its place is not stated as credit")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from windlass.conformance.outputs import REFUSALS
 from windlass.conformance.rules import Duty
-from windlass.conformance.scene import PATIENCE, KitLease, Scene
+from windlass.conformance.scene import PATIENCE, KitLease, Scene, told
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 # More than one message of an upload has.
@@ -26,7 +26,7 @@ async def output_is_large(scene: Scene) -> None:
     uploads = [each for each in scene.outputs.uploads if each.run.lease == lease.message()]
     scene.judge.check(Duty.TRANSFER_AGAIN, bool(uploads), "the upload was not tried again")
     is_kept = report.succeeded.output.ref in [each.ref for each in uploads]
-    scene.judge.check(Duty.OUTPUT_UPLOADED, is_kept, f"it was reported as {report!s:.200}")
+    scene.judge.check(Duty.OUTPUT_UPLOADED, is_kept, f"it was reported as {told(report)}")
     for each in uploads:
         is_kept = each.run.instance_id == stream.instance_id and json.loads(each.text) == inputs
         seen = f"{len(each.text)} bytes came for instance {each.run.instance_id}"
@@ -43,7 +43,7 @@ async def inputs_are_references(scene: Scene) -> None:
     report = await _reported(scene, lease)
     output = report.succeeded.output.json
     is_seen = bool(output) and json.loads(output) == inputs
-    scene.judge.check(Duty.INPUT_FETCHED, is_seen, f"it was reported as {report!s:.200}")
+    scene.judge.check(Duty.INPUT_FETCHED, is_seen, f"it was reported as {told(report)}")
     for run in scene.outputs.downloads:
         is_kept = run == pb.HeldRun(lease=lease.message(), instance_id=stream.instance_id)
         scene.judge.check(Duty.INPUT_FETCHED, is_kept, f"something was fetched for {run!s:.200}")
