@@ -2,6 +2,9 @@
 the home of a local stack.
 
 Hazard: a key is read from a file or the environment, never taken as an argument: command lines are public.
+
+Hazard: the keys in a home open the stack of that home. They are sent to the apis in its up.json and to nobody else, so
+an `--address` that was typed wrong does not get the ADMIN key of this machine.
 """
 
 import contextlib
@@ -90,7 +93,22 @@ class Api:
         """With "" the call needs no key."""
         if not key:
             return []
-        return [("authorization", f"Bearer {_key(self.home, self.key_file, key)}")]
+        return [("authorization", f"Bearer {self._key(key)}")]
+
+    def _key(self, name: str) -> str:
+        """The key that was given. Without one: that of this name in the home, if the home's own stack is called."""
+        if self.key_file is None and (given := os.environ.get("WINDLASS_KEY")):
+            return _checked_key(given, "WINDLASS_KEY")
+        if self.key_file is None and self.address is not None and self.address not in _apis_of(self.home):
+            raise Unusable(
+                f"no key is given for {self.address}; name its file with --key-file, or set WINDLASS_KEY to the key\n"
+                f"(the keys in {self.home} are for the stack of that home only)"
+            )
+        path = self.key_file or self.home / f"{name}.key"
+        try:
+            return _checked_key(path.read_text(errors="replace"), str(path))
+        except OSError as error:
+            raise Unusable(f"cannot read the key in {path}: {error.strerror}; name another with --key-file") from None
 
     def call(self, request: Any, *, key: str = "admin") -> Any:
         """The one RPC that takes this request, repeated while the api (or what it depends on) is away."""
@@ -134,8 +152,10 @@ class Api:
         if "WINDLASS_ADDRESS" in os.environ:
             known = {name: os.environ.get(f"WINDLASS_{name.upper()}") for name in ("address", "authority_file")}
         words = command.replace("windlass", program(), 1)
-        for name in ("address", "key_file", "authority_file"):
+        for name in ("home", "address", "key_file", "authority_file"):
             value = getattr(self, name)
+            if name == "home" and (value == DEFAULT_HOME or self.key_file is not None):
+                continue  # the key is not from there
             if value is not None and str(value) != str(known.get(name)):
                 words += f" --{name.replace('_', '-')} {shlex.quote(str(value))}"
         return words
@@ -225,27 +245,36 @@ def _rpc_error() -> type[Exception]:
 
 
 def _address_of(home: Path) -> str:
-    try:
-        found = json.loads((home / "up.json").read_text())
-    except FileNotFoundError:
+    if not (home / "up.json").is_file():
         raise Unusable(
             f"no stack runs in {home.absolute()}; start one with: {as_typed('windlass up', home)}\n"
-            "or name an api with --address host:port"
-        ) from None
-    apis = [each["grpc"] for each in found["processes"] if each["service"] == "api"]
+            "or name an api with --address HOST:PORT"
+        )
+    apis = _apis_of(home)
     if not apis:
         raise Unusable(f"no api runs in {home.absolute()}; see: {as_typed('windlass status', home)}")
-    return str(apis[0])
+    return apis[0]
 
 
-def _key(home: Path, key_file: Path | None, name: str) -> str:
-    if key_file is None and (given := os.environ.get("WINDLASS_KEY")):
-        return given
-    path = key_file or home / f"{name}.key"
+def _apis_of(home: Path) -> list[str]:
+    """The addresses of the apis of the home's stack; none if there is no stack."""
     try:
-        return path.read_text().strip()
+        found = json.loads((home / "up.json").read_text())
+        return [str(each["grpc"]) for each in found["processes"] if each["service"] == "api"]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
-        raise Unusable(f"cannot read the key in {path}: {error.strerror}; name another with --key-file") from None
+        raise Unusable(f"cannot read {home / 'up.json'}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise Unusable(f"{home / 'up.json'} is damaged; see: {as_typed('windlass status', home)}") from None
+
+
+def _checked_key(text: str, where: str) -> str:
+    """A key as a header can bring it. The error does not repeat it."""
+    key = text.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise Unusable(f"{where} has no key; a key is one line of letters, digits and signs")
+    return key
 
 
 def _tell(error: Any, typed: Callable[[str], str], target: str) -> None:
