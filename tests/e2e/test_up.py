@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -139,7 +140,11 @@ async def test_workspaces_and_keys_are_made_listed_and_revoked(shared_stack: Sta
     assert refused.returncode == 1
     assert "ROLE_REQUIRED" in refused.stderr
 
-    made = json.loads(windlass("keys", "create", "VIEWER", "--title", "for a day", "--json", "--home", home).stdout)
+    named = ("--title", "for a day", "--expires-in", "1d")
+    made = json.loads(windlass("keys", "create", "VIEWER", *named, "--json", "--home", home).stdout)
+    create_time, expire_time = (datetime.fromisoformat(made["apiKey"][name]) for name in ("createTime", "expireTime"))
+    # The end is counted from when it was typed, on the clock of the caller.
+    assert timedelta(hours=23) < expire_time - create_time < timedelta(hours=25)
     assert "for a day" in windlass("keys", "list", "--home", home).stdout
     assert windlass("keys", "revoke", made["apiKey"]["keyId"], "--home", home).returncode == 0
     key_file.write_text(made["key"])

@@ -1,10 +1,13 @@
 """`windlass keys …` with an ADMIN key, `windlass workspace …` with the system key."""
 
+import time
+import uuid
 from typing import Annotated, Any, Literal
 
 import typer
 
 from windlass.cli import messages, render
+from windlass.cli.arguments import micros_of
 from windlass.cli.connection import Api, command
 from windlass.cli.forms import OutputForm, show
 from windlass.cli.output import say
@@ -41,7 +44,9 @@ WORKSPACE_COLUMNS = {
 
 
 def _show_key(answer: Any) -> None:
-    say(f"key {answer.api_key.key_id} of workspace {answer.api_key.workspace}; shown once:", err=True)
+    key = answer.api_key
+    expiry = f", which expires at {render.date(key.expire_time)}" if key.HasField("expire_time") else ""
+    say(f"key {key.key_id} of workspace {key.workspace}{expiry}; shown once:", err=True)
     say(answer.key)
 
 
@@ -50,10 +55,17 @@ def create_key(
     api: Api,
     role: Annotated[Role, typer.Argument(metavar="ROLE", help="docs/security.md says what it may do.")],
     title: Annotated[str, typer.Option(help="Says who has the key and what for.")] = "",
+    expires_in: Annotated[
+        str, typer.Option(metavar="DURATION", help="The key is refused after this time, like 12h or 30d; at most 365d.")
+    ] = "",
     workspace: WorkspaceOption = "",
 ) -> Any:
     """Create a key, and show it once."""
-    request = messages.CreateApiKeyRequest(workspace=workspace, role=messages.Role.Value(role), title=title)
+    request = messages.CreateApiKeyRequest(
+        workspace=workspace, role=messages.Role.Value(role), title=title, request_id=str(uuid.uuid4())
+    )
+    if expires_in:
+        request.expire_time.FromMicroseconds(time.time_ns() // 1_000 + micros_of(expires_in, "--expires-in"))
     return api.call(request, key=_key_for(workspace))
 
 
@@ -78,10 +90,11 @@ def create_workspace(
     executions_max: Annotated[
         int, typer.Option(help="The most executions at once; 0 means the tier's number.", min=0)
     ] = 0,
+    queued_max: Annotated[int, typer.Option(help="The most queued executions; 0 means the default.", min=0)] = 0,
     output_form: OutputForm = "table",
 ) -> None:
     """Create a workspace."""
-    limits = messages.Limits(executions_max=executions_max)
+    limits = messages.Limits(executions_max=executions_max, queued_max=queued_max)
     request = messages.CreateWorkspaceRequest(workspace=workspace, tier=messages.Tier.Value(tier), limits=limits)
     first_key = api.typed(f"windlass keys create ADMIN --workspace {workspace}")
     said = f"{workspace} is created; create its first key with: {first_key}"
