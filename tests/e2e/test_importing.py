@@ -205,6 +205,27 @@ async def test_an_execution_that_goes_on_is_imported_as_it_stands_and_takes_no_c
     assert (await elsewhere.get(copy_id)).state == state
 
 
+async def test_commands_for_a_filter_leave_copies_out_and_say_so(
+    shared_stack: Stack, elsewhere: Client, tmp_path: Path
+) -> None:
+    """A copy that matches is no failure of the command: nobody can do anything about it."""
+    file = tmp_path / "execution.jsonl"
+    fails = [{"id": "fails", "module": "fail@1", "config": {"type": "PERMANENT"}}]
+    await elsewhere.apply("imported-among", fails)
+    own = await elsewhere.run("imported-among")
+    await exported(shared_stack, elsewhere.key, own.id, file)
+    await imported(shared_stack, elsewhere.key, file)
+    of_both = ("--filter", 'workflow = "imported-among"')
+    retried = await typed(shared_stack, elsewhere.key, "retry", *of_both)
+    assert retried.exit_code == 0, (retried.stdout, retried.stderr)
+    assert "done     1\n" in retried.stdout
+    assert "left out 1 imported copy, which nothing changes\n" in retried.stdout
+    assert "EXECUTION_IMPORTED" not in retried.stdout
+    forked = await typed(shared_stack, elsewhere.key, "fork", *of_both)
+    assert (forked.exit_code, forked.stdout.count("fork of")) == (0, 1), (forked.stdout, forked.stderr)
+    assert forked.stderr == "left out: 1 imported copy, which nothing changes\n"
+
+
 async def test_an_import_is_repeated_by_its_request_id_and_no_other_file_may_use_it(
     shared_stack: Stack, elsewhere: Client, tmp_path: Path
 ) -> None:

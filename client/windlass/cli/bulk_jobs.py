@@ -26,8 +26,17 @@ WaitOption = Annotated[
 ]
 
 
+# Nothing changes a copy that was imported (docs/replay.md), so that it refuses a command is no failure of the job.
+_IMPORTED: Final = "EXECUTION_IMPORTED"
+
+
 def _refused(job: Any) -> int:
-    return sum(each.count for each in job.refused)
+    """How many executions have refused the command, without the imported copies."""
+    return sum(each.count for each in job.refused if each.reason != _IMPORTED)
+
+
+def _copies(job: Any) -> int:
+    return sum(each.count for each in job.refused if each.reason == _IMPORTED)
 
 
 JOB_COLUMNS: render.Columns = {
@@ -45,7 +54,8 @@ JOB_COLUMNS: render.Columns = {
 
 
 def run(api: Api, request: Any, *, wait: bool, output_form: OutputForm) -> None:
-    """Begin the job, and follow it to its end. Exit code 1 unless every execution has got the command."""
+    """Begin the job, and follow it to its end. Exit code 1 unless every execution has got the command. Imported copies
+    are left out."""
     if request.dry_run:
         _show_count(api.call(request), output_form=output_form)
         return
@@ -81,8 +91,13 @@ def _followed(api: Api, job: Any, *, is_quiet: bool) -> Any:
     return job
 
 
+def left_out(copies: int) -> str:
+    """Says how many imported copies did not get a command, and why. Empty if there is none."""
+    return f"{copies} imported {'copy' if copies == 1 else 'copies'}, which nothing changes" if copies else ""
+
+
 def _progress(job: Any) -> str:
-    told = job.done + _refused(job) + job.failed
+    told = job.done + _refused(job) + _copies(job) + job.failed
     return f"{told} of {job.matched}" if job.counted else f"{job.matched} found so far"
 
 
@@ -115,13 +130,16 @@ def _show(job: Any) -> None:
         "message": job.message,
         "matched": f"{job.matched}{' so far' if not job.counted else ', and more' if job.cut else ''}",
         "done": str(job.done),
-        "refused": ", ".join(f"{each.count} {each.reason}" for each in job.refused),
+        "refused": ", ".join(f"{each.count} {each.reason}" for each in job.refused if each.reason != _IMPORTED),
+        "left out": left_out(_copies(job)),
         "failed": str(job.failed or ""),
         "began": render.date(job.create_time),
         "ended": render.date(job.end_time),
     }
     render.facts(facts, width=8)
     for each in job.samples:
+        if each.reason == _IMPORTED:
+            continue
         say(visible(f"  {each.execution_id}: {each.reason}: {each.message}"))
 
 
@@ -145,6 +163,6 @@ def stop(api: Api, job_id: JobArgument) -> Any:
 
 @command(jobs)
 def follow(api: Api, job_id: JobArgument, output_form: OutputForm = "table") -> None:
-    """Wait for the end of a job. Exit code 1 unless every execution has got the command."""
+    """Wait for the end of a job. Exit code 1 unless every execution has got the command, apart from imported copies."""
     job = _followed(api, api.call(messages.GetBulkJobRequest(job=job_id)).job, is_quiet=output_form != "table")
     _end(job, output_form)

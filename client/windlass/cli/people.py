@@ -203,8 +203,11 @@ def _chosen(api: Api, ids: list[str] | None, filter_text: str) -> Sequence[str]:
     """The ids that were given, or those that the filter finds now."""
     if not is_by_filter(ids, filter_text):
         return ids or ()
-    found = api.whole(messages.ListExecutionsRequest(filter=filter_text, page_size=1000))
-    return [execution.id for execution in found.executions]
+    found = api.whole(messages.ListExecutionsRequest(filter=filter_text, page_size=1000)).executions
+    own = [execution.id for execution in found if not execution.imported_execution_id]
+    if copies := bulk_jobs.left_out(len(found) - len(own)):
+        say(f"left out: {copies}", err=True)
+    return own
 
 
 def _do(
