@@ -27,7 +27,7 @@ from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mas
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n windlass/api/v1/workspaces.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"O\n\x06Limits\x12#\n\x0e\x65xecutions_max\x18\x01 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x12 \n\nqueued_max\x18\x02 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xc2\xd7/(\x00\"\xdc\x01\n\tWorkspace\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12#\n\x04tier\x18\x02 \x01(\x0e\x32\x15.windlass.api.v1.Tier\x12\'\n\x06limits\x18\x03 \x01(\x0b\x32\x17.windlass.api.v1.Limits\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa2\x01\n\x16\x43reateWorkspaceRequest\x12\x30\n\tworkspace\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x32\x16^[a-z][a-z0-9-]{0,62}$\x12-\n\x04tier\x18\x02 \x01(\x0e\x32\x15.windlass.api.v1.TierB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\'\n\x06limits\x18\x03 \x01(\x0b\x32\x17.windlass.api.v1.Limits\"H\n\x17\x43reateWorkspaceResponse\x12-\n\tworkspace\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Workspace\"3\n\x13GetWorkspaceRequest\x12\x1c\n\tworkspace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"E\n\x14GetWorkspaceResponse\x12-\n\tworkspace\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Workspace\"T\n\x15ListWorkspacesRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"a\n\x16ListWorkspacesResponse\x12.\n\nworkspaces\x18\x01 \x03(\x0b\x32\x1a.windlass.api.v1.Workspace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa0\x01\n\x16UpdateWorkspaceRequest\x12\x35\n\tworkspace\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.WorkspaceB\x06\xbaH\x03\xc8\x01\x01\x12\x37\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMaskB\x06\xbaH\x03\xc8\x01\x01\x12\x16\n\x04\x65tag\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"H\n\x17UpdateWorkspaceResponse\x12-\n\tworkspace\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Workspace\"6\n\x16\x44\x65leteWorkspaceRequest\x12\x1c\n\tworkspace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"\x19\n\x17\x44\x65leteWorkspaceResponse\"\xf2\x01\n\x06\x41piKey\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12#\n\x04role\x18\x03 \x01(\x0e\x32\x15.windlass.api.v1.Role\x12\r\n\x05title\x18\x04 \x01(\t\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xca\x01\n\x13\x43reateApiKeyRequest\x12\x1a\n\tworkspace\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12/\n\x04role\x18\x02 \x01(\x0e\x32\x15.windlass.api.v1.RoleB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x17\n\x05title\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xff\x01\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\nrequest_id\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"M\n\x14\x43reateApiKeyResponse\x12(\n\x07\x61pi_key\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.ApiKey\x12\x0b\n\x03key\x18\x02 \x01(\t\"m\n\x12ListApiKeysRequest\x12\x1a\n\tworkspace\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"Y\n\x13ListApiKeysResponse\x12)\n\x08\x61pi_keys\x18\x01 \x03(\x0b\x32\x17.windlass.api.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"0\n\x13RevokeApiKeyRequest\x12\x19\n\x06key_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"@\n\x14RevokeApiKeyResponse\x12(\n\x07\x61pi_key\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.ApiKey*?\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x08\n\x04\x46REE\x10\x01\x12\x07\n\x03PRO\x10\x02\x12\x0e\n\nENTERPRISE\x10\x03*M\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06VIEWER\x10\x01\x12\x0c\n\x08WORKFLOW\x10\x02\x12\t\n\x05\x41\x44MIN\x10\x03\x12\n\n\x06RUNNER\x10\x04\x32\x84\x04\n\x10WorkspaceService\x12\x64\n\x0f\x43reateWorkspace\x12\'.windlass.api.v1.CreateWorkspaceRequest\x1a(.windlass.api.v1.CreateWorkspaceResponse\x12[\n\x0cGetWorkspace\x12$.windlass.api.v1.GetWorkspaceRequest\x1a%.windlass.api.v1.GetWorkspaceResponse\x12\x61\n\x0eListWorkspaces\x12&.windlass.api.v1.ListWorkspacesRequest\x1a\'.windlass.api.v1.ListWorkspacesResponse\x12\x64\n\x0fUpdateWorkspace\x12\'.windlass.api.v1.UpdateWorkspaceRequest\x1a(.windlass.api.v1.UpdateWorkspaceResponse\x12\x64\n\x0f\x44\x65leteWorkspace\x12\'.windlass.api.v1.DeleteWorkspaceRequest\x1a(.windlass.api.v1.DeleteWorkspaceResponse2\xa3\x02\n\rApiKeyService\x12[\n\x0c\x43reateApiKey\x12$.windlass.api.v1.CreateApiKeyRequest\x1a%.windlass.api.v1.CreateApiKeyResponse\x12X\n\x0bListApiKeys\x12#.windlass.api.v1.ListApiKeysRequest\x1a$.windlass.api.v1.ListApiKeysResponse\x12[\n\x0cRevokeApiKey\x12$.windlass.api.v1.RevokeApiKeyRequest\x1a%.windlass.api.v1.RevokeApiKeyResponseB\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n windlass/api/v1/workspaces.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"O\n\x06Limits\x12#\n\x0e\x65xecutions_max\x18\x01 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x12 \n\nqueued_max\x18\x02 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xc2\xd7/(\x00\"\xdc\x01\n\tWorkspace\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12#\n\x04tier\x18\x02 \x01(\x0e\x32\x15.windlass.api.v1.Tier\x12\'\n\x06limits\x18\x03 \x01(\x0b\x32\x17.windlass.api.v1.Limits\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa6\x02\n\x16\x43reateWorkspaceRequest\x12\xb3\x01\n\tworkspace\x18\x01 \x01(\tB\x9f\x01\xbaH\x9b\x01\xba\x01\x97\x01\n\x0eworkspace.name\x12]must be a letter and up to 62 further letters, digits or hyphens, all lower case, like team-a\x1a&this.matches(\'^[a-z][a-z0-9-]{0,62}$\')\x12-\n\x04tier\x18\x02 \x01(\x0e\x32\x15.windlass.api.v1.TierB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\'\n\x06limits\x18\x03 \x01(\x0b\x32\x17.windlass.api.v1.Limits\"H\n\x17\x43reateWorkspaceResponse\x12-\n\tworkspace\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Workspace\"3\n\x13GetWorkspaceRequest\x12\x1c\n\tworkspace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"E\n\x14GetWorkspaceResponse\x12-\n\tworkspace\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Workspace\"T\n\x15ListWorkspacesRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"a\n\x16ListWorkspacesResponse\x12.\n\nworkspaces\x18\x01 \x03(\x0b\x32\x1a.windlass.api.v1.Workspace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa0\x01\n\x16UpdateWorkspaceRequest\x12\x35\n\tworkspace\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.WorkspaceB\x06\xbaH\x03\xc8\x01\x01\x12\x37\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMaskB\x06\xbaH\x03\xc8\x01\x01\x12\x16\n\x04\x65tag\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"H\n\x17UpdateWorkspaceResponse\x12-\n\tworkspace\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Workspace\"6\n\x16\x44\x65leteWorkspaceRequest\x12\x1c\n\tworkspace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"\x19\n\x17\x44\x65leteWorkspaceResponse\"\xf2\x01\n\x06\x41piKey\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12#\n\x04role\x18\x03 \x01(\x0e\x32\x15.windlass.api.v1.Role\x12\r\n\x05title\x18\x04 \x01(\t\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xca\x01\n\x13\x43reateApiKeyRequest\x12\x1a\n\tworkspace\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12/\n\x04role\x18\x02 \x01(\x0e\x32\x15.windlass.api.v1.RoleB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x17\n\x05title\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xff\x01\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\nrequest_id\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"M\n\x14\x43reateApiKeyResponse\x12(\n\x07\x61pi_key\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.ApiKey\x12\x0b\n\x03key\x18\x02 \x01(\t\"m\n\x12ListApiKeysRequest\x12\x1a\n\tworkspace\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"Y\n\x13ListApiKeysResponse\x12)\n\x08\x61pi_keys\x18\x01 \x03(\x0b\x32\x17.windlass.api.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"0\n\x13RevokeApiKeyRequest\x12\x19\n\x06key_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\"@\n\x14RevokeApiKeyResponse\x12(\n\x07\x61pi_key\x18\x01 \x01(\x0b\x32\x17.windlass.api.v1.ApiKey*?\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x08\n\x04\x46REE\x10\x01\x12\x07\n\x03PRO\x10\x02\x12\x0e\n\nENTERPRISE\x10\x03*M\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06VIEWER\x10\x01\x12\x0c\n\x08WORKFLOW\x10\x02\x12\t\n\x05\x41\x44MIN\x10\x03\x12\n\n\x06RUNNER\x10\x04\x32\x84\x04\n\x10WorkspaceService\x12\x64\n\x0f\x43reateWorkspace\x12\'.windlass.api.v1.CreateWorkspaceRequest\x1a(.windlass.api.v1.CreateWorkspaceResponse\x12[\n\x0cGetWorkspace\x12$.windlass.api.v1.GetWorkspaceRequest\x1a%.windlass.api.v1.GetWorkspaceResponse\x12\x61\n\x0eListWorkspaces\x12&.windlass.api.v1.ListWorkspacesRequest\x1a\'.windlass.api.v1.ListWorkspacesResponse\x12\x64\n\x0fUpdateWorkspace\x12\'.windlass.api.v1.UpdateWorkspaceRequest\x1a(.windlass.api.v1.UpdateWorkspaceResponse\x12\x64\n\x0f\x44\x65leteWorkspace\x12\'.windlass.api.v1.DeleteWorkspaceRequest\x1a(.windlass.api.v1.DeleteWorkspaceResponse2\xa3\x02\n\rApiKeyService\x12[\n\x0c\x43reateApiKey\x12$.windlass.api.v1.CreateApiKeyRequest\x1a%.windlass.api.v1.CreateApiKeyResponse\x12X\n\x0bListApiKeys\x12#.windlass.api.v1.ListApiKeysRequest\x1a$.windlass.api.v1.ListApiKeysResponse\x12[\n\x0cRevokeApiKey\x12$.windlass.api.v1.RevokeApiKeyRequest\x1a%.windlass.api.v1.RevokeApiKeyResponseB\x17Z\x15windlass/api/v1;apiv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,7 +40,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LIMITS'].fields_by_name['queued_max']._loaded_options = None
   _globals['_LIMITS'].fields_by_name['queued_max']._serialized_options = b'\272H\t\032\007\030\200\302\327/(\000'
   _globals['_CREATEWORKSPACEREQUEST'].fields_by_name['workspace']._loaded_options = None
-  _globals['_CREATEWORKSPACEREQUEST'].fields_by_name['workspace']._serialized_options = b'\272H\032r\0302\026^[a-z][a-z0-9-]{0,62}$'
+  _globals['_CREATEWORKSPACEREQUEST'].fields_by_name['workspace']._serialized_options = b'\272H\233\001\272\001\227\001\n\016workspace.name\022]must be a letter and up to 62 further letters, digits or hyphens, all lower case, like team-a\032&this.matches(\'^[a-z][a-z0-9-]{0,62}$\')'
   _globals['_CREATEWORKSPACEREQUEST'].fields_by_name['tier']._loaded_options = None
   _globals['_CREATEWORKSPACEREQUEST'].fields_by_name['tier']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_GETWORKSPACEREQUEST'].fields_by_name['workspace']._loaded_options = None
@@ -73,50 +73,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTAPIKEYSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
   _globals['_REVOKEAPIKEYREQUEST'].fields_by_name['key_id']._loaded_options = None
   _globals['_REVOKEAPIKEYREQUEST'].fields_by_name['key_id']._serialized_options = b'\272H\006r\004\020\001\030@'
-  _globals['_TIER']._serialized_start=2168
-  _globals['_TIER']._serialized_end=2231
-  _globals['_ROLE']._serialized_start=2233
-  _globals['_ROLE']._serialized_end=2310
+  _globals['_TIER']._serialized_start=2300
+  _globals['_TIER']._serialized_end=2363
+  _globals['_ROLE']._serialized_start=2365
+  _globals['_ROLE']._serialized_end=2442
   _globals['_LIMITS']._serialized_start=149
   _globals['_LIMITS']._serialized_end=228
   _globals['_WORKSPACE']._serialized_start=231
   _globals['_WORKSPACE']._serialized_end=451
   _globals['_CREATEWORKSPACEREQUEST']._serialized_start=454
-  _globals['_CREATEWORKSPACEREQUEST']._serialized_end=616
-  _globals['_CREATEWORKSPACERESPONSE']._serialized_start=618
-  _globals['_CREATEWORKSPACERESPONSE']._serialized_end=690
-  _globals['_GETWORKSPACEREQUEST']._serialized_start=692
-  _globals['_GETWORKSPACEREQUEST']._serialized_end=743
-  _globals['_GETWORKSPACERESPONSE']._serialized_start=745
-  _globals['_GETWORKSPACERESPONSE']._serialized_end=814
-  _globals['_LISTWORKSPACESREQUEST']._serialized_start=816
-  _globals['_LISTWORKSPACESREQUEST']._serialized_end=900
-  _globals['_LISTWORKSPACESRESPONSE']._serialized_start=902
-  _globals['_LISTWORKSPACESRESPONSE']._serialized_end=999
-  _globals['_UPDATEWORKSPACEREQUEST']._serialized_start=1002
-  _globals['_UPDATEWORKSPACEREQUEST']._serialized_end=1162
-  _globals['_UPDATEWORKSPACERESPONSE']._serialized_start=1164
-  _globals['_UPDATEWORKSPACERESPONSE']._serialized_end=1236
-  _globals['_DELETEWORKSPACEREQUEST']._serialized_start=1238
-  _globals['_DELETEWORKSPACEREQUEST']._serialized_end=1292
-  _globals['_DELETEWORKSPACERESPONSE']._serialized_start=1294
-  _globals['_DELETEWORKSPACERESPONSE']._serialized_end=1319
-  _globals['_APIKEY']._serialized_start=1322
-  _globals['_APIKEY']._serialized_end=1564
-  _globals['_CREATEAPIKEYREQUEST']._serialized_start=1567
-  _globals['_CREATEAPIKEYREQUEST']._serialized_end=1769
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=1771
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=1848
-  _globals['_LISTAPIKEYSREQUEST']._serialized_start=1850
-  _globals['_LISTAPIKEYSREQUEST']._serialized_end=1959
-  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=1961
-  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=2050
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=2052
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=2100
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=2102
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=2166
-  _globals['_WORKSPACESERVICE']._serialized_start=2313
-  _globals['_WORKSPACESERVICE']._serialized_end=2829
-  _globals['_APIKEYSERVICE']._serialized_start=2832
-  _globals['_APIKEYSERVICE']._serialized_end=3123
+  _globals['_CREATEWORKSPACEREQUEST']._serialized_end=748
+  _globals['_CREATEWORKSPACERESPONSE']._serialized_start=750
+  _globals['_CREATEWORKSPACERESPONSE']._serialized_end=822
+  _globals['_GETWORKSPACEREQUEST']._serialized_start=824
+  _globals['_GETWORKSPACEREQUEST']._serialized_end=875
+  _globals['_GETWORKSPACERESPONSE']._serialized_start=877
+  _globals['_GETWORKSPACERESPONSE']._serialized_end=946
+  _globals['_LISTWORKSPACESREQUEST']._serialized_start=948
+  _globals['_LISTWORKSPACESREQUEST']._serialized_end=1032
+  _globals['_LISTWORKSPACESRESPONSE']._serialized_start=1034
+  _globals['_LISTWORKSPACESRESPONSE']._serialized_end=1131
+  _globals['_UPDATEWORKSPACEREQUEST']._serialized_start=1134
+  _globals['_UPDATEWORKSPACEREQUEST']._serialized_end=1294
+  _globals['_UPDATEWORKSPACERESPONSE']._serialized_start=1296
+  _globals['_UPDATEWORKSPACERESPONSE']._serialized_end=1368
+  _globals['_DELETEWORKSPACEREQUEST']._serialized_start=1370
+  _globals['_DELETEWORKSPACEREQUEST']._serialized_end=1424
+  _globals['_DELETEWORKSPACERESPONSE']._serialized_start=1426
+  _globals['_DELETEWORKSPACERESPONSE']._serialized_end=1451
+  _globals['_APIKEY']._serialized_start=1454
+  _globals['_APIKEY']._serialized_end=1696
+  _globals['_CREATEAPIKEYREQUEST']._serialized_start=1699
+  _globals['_CREATEAPIKEYREQUEST']._serialized_end=1901
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=1903
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=1980
+  _globals['_LISTAPIKEYSREQUEST']._serialized_start=1982
+  _globals['_LISTAPIKEYSREQUEST']._serialized_end=2091
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=2093
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=2182
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=2184
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=2232
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=2234
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=2298
+  _globals['_WORKSPACESERVICE']._serialized_start=2445
+  _globals['_WORKSPACESERVICE']._serialized_end=2961
+  _globals['_APIKEYSERVICE']._serialized_start=2964
+  _globals['_APIKEYSERVICE']._serialized_end=3255
 # @@protoc_insertion_point(module_scope)
