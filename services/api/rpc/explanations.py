@@ -80,8 +80,9 @@ def _lines(execution: Execution, explanation: Explanation, now: int) -> Iterator
     if state in FINAL:
         error = execution.error
         where = f" at {error.node}" if error.node else ""
-        why = f": {error.type}: {_one_line(error.message)}" if error.type else "."
-        yield f"{execution.id} ended as {state}{where}{why}"
+        # The error of a cancel or of a deadline has the type that the state says already.
+        why = ": ".join(filter(None, (error.type if error.type != state else "", _one_line(error.message))))
+        yield f"{execution.id} ended as {state}{where}{f': {why}' if why else '.'}"
         if error.type and state != "CANCELLED":
             yield f"    try: windlass runs {execution.id}"
     elif explanation.blockers:

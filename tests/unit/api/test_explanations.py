@@ -86,6 +86,12 @@ def test_an_execution_that_has_ended_says_why_and_where_its_time_went():
     assert explain(told(RUNNING=1), state="SUCCESS").text.startswith("e1 ended as SUCCESS.\n")
 
 
+def test_a_cancel_is_told_once_with_its_reason_if_it_has_one():
+    for message, said in (("wrong input", "e1 ended as CANCELLED: wrong input"), ("", "e1 ended as CANCELLED.")):
+        error = Execution.Error(type="CANCELLED", message=message)
+        assert explain(told(RUNNING=1), state="CANCELLED", error=error).text.splitlines()[0] == said
+
+
 def test_an_execution_that_nothing_holds_up_says_so():
     assert explain(Explanation()).text == "e1 is RUNNING. Nothing holds it up."
 
