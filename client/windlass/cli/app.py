@@ -89,7 +89,7 @@ def run(tree: typer.Typer) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:  # a file that the person named cannot be used
-        sys.stderr.write(f"{error}\n")
+        say(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error), err=True)
         return FAILED
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in OURS:

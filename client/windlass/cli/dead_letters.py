@@ -11,7 +11,7 @@ from windlass.cli import messages, render
 from windlass.cli.arguments import LimitOption, PageOption, json_object, text_of
 from windlass.cli.choosing import DryRunOption, do_for_each, is_by_filter
 from windlass.cli.connection import Api, command
-from windlass.cli.forms import OutputForm, show, show_line
+from windlass.cli.forms import OutputForm, nameless, show, show_line
 from windlass.cli.output import say
 
 app = typer.Typer(help="List and resolve work that failed for good.", no_args_is_help=True, rich_markup_mode=None)
@@ -30,7 +30,7 @@ COLUMNS: render.Columns = {
     "workflow": lambda letter: f"{letter.workflow}@{letter.version}",
     "node": lambda letter: render.node_name(letter.node),
     "reason": "reason",
-    "error": lambda letter: f"{letter.error.type}: {letter.error.message}",
+    "error": lambda letter: render.error(letter.error),
     "since": "quarantine_time",
     "resolution": "resolution",
 }
@@ -39,7 +39,7 @@ GROUP_COLUMNS: render.Columns = {
     "count": lambda group: str(group.count),
     "newest": "last_time",
     "workflows": lambda group: ", ".join(group.workflows),
-    "error": lambda group: f"{group.sample.error.type}: {group.sample.error.message}",
+    "error": lambda group: render.error(group.sample.error),
     "sample": lambda group: group.sample.id,
 }
 
@@ -66,7 +66,7 @@ def _show(letter: Any) -> None:
         "node": render.node_name(letter.node),
         "module": letter.module,
         "reason": render.cell(letter, "reason"),
-        "error": f"{letter.error.type}: {letter.error.message}",
+        "error": render.error(letter.error),
         "fingerprint": letter.error.fingerprint,
         "attempts": str(letter.attempts or ""),
         "since": render.date(letter.quarantine_time),
@@ -126,6 +126,8 @@ def redrive(
     """Requeue one, then a few, then all, until they fail again."""
     from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
+    if output_form == "name":
+        raise nameless()
     request = messages.BulkResolveDeadLettersRequest(
         filter=filter_,
         action=messages.BulkResolveDeadLettersRequest.REQUEUE,
@@ -139,11 +141,15 @@ def redrive(
         for last in stub.BulkResolveDeadLetters(request, metadata=api.metadata()):
             # Without a match, the count is followed by an end that says the same.
             if dry_run or last.total or last.stage == last.DONE:
-                show_line(last, output_form, _show_progress)
+                show_line(last, output_form, _show_count if dry_run else _show_progress)
     except KeyboardInterrupt:
         say("what was requeued goes on; no other is; to go on, type the same again", err=True)
         raise
     raise typer.Exit(1 if last is not None and last.message else 0)
+
+
+def _show_count(progress: Any) -> None:
+    say(f"{progress.total} dead {'letter matches' if progress.total == 1 else 'letters match'}; nothing was done")
 
 
 def _show_progress(progress: Any) -> None:

@@ -1,6 +1,7 @@
 """The events of executions: those that there are, and those that come."""
 
 import contextlib
+import json
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from windlass.cli import messages, render
 from windlass.cli.arguments import IdArgument
 from windlass.cli.connection import TRY_AGAIN_SECONDS, Api, command
 from windlass.cli.forms import OutputForm, show_line
-from windlass.cli.output import say, visible
+from windlass.cli.output import say, visible, visible_json
 
 INTERRUPTED: Final = 130
 AfterOption = Annotated[int, typer.Option("--after-seq", help="Begin after the event with this number.", min=0)]
@@ -42,6 +43,8 @@ def events(
     output_form: OutputForm = "table",
 ) -> None:
     """Print the journal of an execution as far as it has come."""
+    if as_of_seq and as_of_seq <= after_seq:
+        raise typer.BadParameter(f"no event is after {after_seq} and up to {as_of_seq}", param_hint="--as-of-seq")
     request = messages.ListEventsRequest(
         execution_id=execution_id, after_seq=after_seq, as_of_seq=as_of_seq, page_size=1000
     )
@@ -125,6 +128,8 @@ def events_of(api: Api, execution_id: str, after_seq: int = 0, until: float | No
 
 
 def _show_event(event: Any) -> None:
-    details = render.compact(event.details) if event.details.fields else ""
+    """On one line. Details that are null or empty are left out for people; the other forms have all."""
+    told = {name: value for name, value in render.plain(event.details).items() if value not in (None, "", {}, [])}
+    details = visible_json(json.dumps(told, ensure_ascii=False)) if told else ""
     subject = f" {render.node_name(event.node)}" if event.node else ""
     say(visible(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip()))

@@ -103,7 +103,7 @@ def show_execution(execution: Any) -> None:
         "input": render.compact(execution.input),
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
-        "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
+        "error": f"{render.node_name(error.node)} {render.error(error)}".strip(),
         "paused": _paused(execution.pause) if execution.HasField("pause") else "",
     }
     for name, title in _SUMMARY.items():

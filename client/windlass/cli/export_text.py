@@ -27,6 +27,11 @@ def part_of(line: str | bytes, part: Any) -> Any:
     """Fill an empty part with what the line says. Raises NotAnExport."""
     try:
         _fill(part, json.loads(line))
+    except NotAnExport:
+        raise
+    except json.JSONDecodeError as fault:
+        # Its own message counts lines, of which there is one here.
+        raise NotAnExport(f"this is not JSON: {fault.msg} at character {fault.pos + 1}") from None
     except (ValueError, RecursionError) as fault:
         raise NotAnExport(str(fault)) from None
     return part

@@ -147,6 +147,11 @@ def node_name(node: str) -> str:
     return node if undone == node else f"{undone} (undo)"
 
 
+def error(found: Any) -> str:
+    """Its type and its message, of which there may be none."""
+    return ": ".join(filter(None, (found.type, found.message)))
+
+
 def work_name(run: Any) -> str:
     """The node, with the iteration of an item or a turn of a loop."""
     name = node_name(run.node)

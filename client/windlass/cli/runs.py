@@ -1,6 +1,7 @@
 """Runs: the attempts at nodes, what they were given to work on, and what they returned."""
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -91,14 +92,22 @@ def output(api: Api, run_id: RunIdArgument, file: FileOption = None, output_form
 
 
 def _write(file: Path, pieces: Iterable[bytes]) -> None:
-    """A transfer that breaks off leaves the file as it was."""
-    part = file.with_name(f"{file.name}.part")
+    """A transfer that breaks off leaves the file as it was. What is no file, like a pipe, is written at once."""
+    file = file.resolve()
+    is_other = file.exists() and not file.is_file()
+    part = file if is_other else file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as to:
+        to = part.open("wb")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {file}: {error.strerror}", param_hint="--output") from None
+    try:
+        with to:
             to.writelines(pieces)
-        part.replace(file)
+        if not is_other:
+            part.replace(file)
     finally:
-        part.unlink(missing_ok=True)
+        if not is_other:
+            part.unlink(missing_ok=True)
 
 
 def _show(run: Any, output_command: str) -> None:
@@ -142,7 +151,7 @@ def _show_list(answer: Any) -> None:
 
 
 def _run_error(run: Any) -> str:
-    return f"{run.error.type}: {run.error.message}" if run.error.type else ""
+    return render.error(run.error)
 
 
 RUN_COLUMNS: render.Columns = {

@@ -88,6 +88,9 @@ def test_version_is_that_of_the_distribution() -> None:
         ("retry", "an-id", "--inputs", "[1]"),
         ("dead-letters", "requeue"),
         ("dead-letters", "fix", "an-id", "--output", "{"),
+        ("dead-letters", "redrive", "--filter", "node = x", "-o", "name"),
+        ("events", "x", "--after-seq", "3", "--as-of-seq", "3"),
+        ("keys", "create", "VIEWER", "--expires-in", "tomorrow"),
     ],
 )
 def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
@@ -112,6 +115,7 @@ def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
             "cannot read /no/such.json: No such file or directory",
         ),
         (("replay", "none.jsonl"), "there is no file none.jsonl, and an execution id looks otherwise"),
+        (("events", "x", "--after-seq", "3", "--as-of-seq", "1"), "no event is after 3 and up to 1"),
         (("validate", "/dev/null"), "/dev/null is empty; a definition is an object with name, nodes and edges"),
     ],
 )

@@ -75,3 +75,9 @@ def test_a_line_shows_no_control_character() -> None:
 def test_what_is_no_part_is_refused(line: str, told: str) -> None:
     with pytest.raises(NotAnExport, match=told):
         part_of(line, ExportPart())
+
+
+def test_a_line_that_is_no_json_is_described_without_a_second_number_of_a_line() -> None:
+    with pytest.raises(NotAnExport) as fault:
+        part_of('{"header": {]}', ExportPart())
+    assert str(fault.value) == ("this is not JSON: Expecting property name enclosed in double quotes at character 13")
