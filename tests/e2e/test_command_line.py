@@ -80,7 +80,13 @@ async def test_a_run_is_shown_and_its_output_printed_whole(client: Client, typed
     file = tmp_path / "output.json"
     assert await typed.done("run", "output", run_id, "--output", file) == ""
     assert json.loads(file.read_text()) == {"text": "ü" * 1_000}
-    assert contents(tmp_path).keys() == {"output.json"}
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    assert await typed.done("run", "output", run_id, "--output", link) == ""
+    assert link.is_symlink()
+    assert contents(tmp_path).keys() == {"output.json", "link"}
+    # A device or a pipe is written to, not replaced.
+    assert json.loads(await typed.done("run", "output", run_id, "--output", "/dev/stdout")) == {"text": "ü" * 1_000}
 
 
 async def test_who_names_no_run_is_told_where_the_ids_are(client: Client, typed: Typed) -> None:

@@ -93,8 +93,9 @@ def output(api: Api, run_id: RunIdArgument, file: FileOption = None, output_form
 
 def _write(file: Path, pieces: Iterable[bytes]) -> None:
     """A transfer that breaks off leaves the file as it was. What is no file, like a pipe, is written at once."""
-    file = file.resolve()
     is_other = file.exists() and not file.is_file()
+    if file.is_symlink() and not is_other:
+        file = file.resolve()
     part = file if is_other else file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
         to = part.open("wb")

@@ -115,6 +115,11 @@ def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
             "cannot read /no/such.json: No such file or directory",
         ),
         (("replay", "none.jsonl"), "there is no file none.jsonl, and an execution id looks otherwise"),
+        (
+            ("run", "output", "x.1", "--output", "/no/such/file"),
+            "cannot write /no/such/file: No such file or directory",
+        ),
+        (("run", "output", "x.1", "--output", "/"), "cannot write /: Is a directory"),
         (("events", "x", "--after-seq", "3", "--as-of-seq", "1"), "no event is after 3 and up to 1"),
         (("validate", "/dev/null"), "/dev/null is empty; a definition is an object with name, nodes and edges"),
     ],
