@@ -60,7 +60,12 @@ def create_key(
     ] = "",
     workspace: WorkspaceOption = "",
 ) -> Any:
-    """Create a key, and show it once."""
+    """Create a key, and show it once.
+
+    \b
+    Examples:
+      windlass keys create VIEWER --title dashboard --expires-in 30d > dashboard.key
+    """
     request = messages.CreateApiKeyRequest(
         workspace=workspace, role=messages.Role.Value(role), title=title, request_id=str(uuid.uuid4())
     )
@@ -93,7 +98,13 @@ def create_workspace(
     queued_max: Annotated[int, typer.Option(help="The most queued executions; 0 means the default.", min=0)] = 0,
     output_form: OutputForm = "table",
 ) -> None:
-    """Create a workspace."""
+    """Create a workspace.
+
+    \b
+    Examples:
+      windlass workspace create team-a --tier PRO
+      windlass workspace create team-a --executions-max 50 --queued-max 10000
+    """
     limits = messages.Limits(executions_max=executions_max, queued_max=queued_max)
     request = messages.CreateWorkspaceRequest(workspace=workspace, tier=messages.Tier.Value(tier), limits=limits)
     first_key = api.typed(f"windlass keys create ADMIN --workspace {workspace}")
@@ -127,7 +138,12 @@ def update_workspace(
     ] = None,
     etag: Annotated[str, typer.Option(help="Refuse if the workspace has changed since this etag was read.")] = "",
 ) -> Any:
-    """Change the tier or the limits of a workspace. A lower limit ends no running execution."""
+    """Change the tier or the limits of a workspace. A lower limit ends no running execution.
+
+    \b
+    Examples:
+      windlass workspace update team-a --executions-max 50
+    """
     changed = messages.Workspace(workspace=workspace)
     request = messages.UpdateWorkspaceRequest(workspace=changed, etag=etag)
     if tier is not None:

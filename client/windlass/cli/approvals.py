@@ -57,7 +57,12 @@ def list_approvals(
     limit: LimitOption = 50,
     page_token: PageOption = "",
 ) -> Any:
-    """List the approvals that are pending, or those of a filter."""
+    """List the approvals that are pending, or those of a filter.
+
+    \b
+    Examples:
+      windlass approvals list --filter 'state = PENDING AND workflow = "intake"'
+    """
     return api.call(messages.ListApprovalsRequest(filter=filter_, page_size=limit, page_token=page_token))
 
 
@@ -78,7 +83,13 @@ def decide_approval(
     ] = "",
     comment: Annotated[str, typer.Option(help="Kept with the decision.")] = "",
 ) -> Any:
-    """Decide an approval."""
+    """Decide an approval.
+
+    \b
+    Examples:
+      windlass approvals decide APPROVAL_ID APPROVE --comment "as agreed"
+      windlass approvals decide APPROVAL_ID APPROVE --form '{"amount": 5}'
+    """
     request = messages.DecideApprovalRequest(
         approval_id=approval_id,
         decision=messages.Approval.Choice.Value(decision.upper()),

@@ -37,7 +37,12 @@ def list_circuits(
     state: Annotated[StateName | None, typer.Option(help="Only circuits in this state.")] = None,
     prefix: Annotated[str, typer.Option(help="Only targets that begin with this, like a module.")] = "",
 ) -> Any:
-    """List the targets that have failed lately, and what waits for them."""
+    """List the targets that have failed lately, and what waits for them.
+
+    \b
+    Examples:
+      windlass circuits list --state OPEN --prefix 'http.request@1 '
+    """
     request = messages.ListCircuitsRequest(target_prefix=prefix, page_size=1000)
     if state is not None:
         request.state = messages.Circuit.State.Value(state)
@@ -62,7 +67,12 @@ def open_circuit(
     target: TargetArgument,
     lasting: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long, like 90s, 30m or 2h.")],
 ) -> Any:
-    """Open a circuit by hand, for instance while a target is serviced. Then it is probed."""
+    """Open a circuit by hand, for instance while a target is serviced. Then it is probed.
+
+    \b
+    Examples:
+      windlass circuits open 'http.request@1 api.example.com:443' --for 30m
+    """
     request = messages.OpenCircuitRequest(target=target)
     request.until.FromMicroseconds(time.time_ns() // 1_000 + micros_of(lasting, "--for"))
     answer = api.call(request)

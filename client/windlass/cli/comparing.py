@@ -35,7 +35,12 @@ def diff(
     ] = "",
     output_form: OutputForm = "table",
 ) -> None:
-    """Show what differs between two executions. Exit code 1 if anything does."""
+    """Show what differs between two executions. Exit code 1 if anything does.
+
+    \b
+    Examples:
+      windlass diff EXECUTION_ID OTHER_ID
+    """
     one = api.call(messages.GetExecutionRequest(execution_id=first)).execution
     other_id = second or _last_success(api, one)
     other = api.call(messages.GetExecutionRequest(execution_id=other_id)).execution

@@ -48,6 +48,10 @@ def conformance(
 
     The kit plays two coordinators. It starts the runner with WINDLASS_COORDINATORS and WINDLASS_RUNNER_KEY_FILE, or
     waits for one that you start. docs/runners.md explains the rules.
+
+    \b
+    Examples:
+      windlass conformance --runner './my-runner' --quick echo@1 --slow 'wait@1={"seconds": 90}'
     """
 
     import asyncio

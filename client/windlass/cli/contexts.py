@@ -37,7 +37,12 @@ def add(
         Path | None, typer.Option(help="Call --address over TLS. An authority in it must have signed its certificate.")
     ] = None,
 ) -> None:
-    """Keep a stack under a name, and use it if it is the first."""
+    """Keep a stack under a name, and use it if it is the first.
+
+    \b
+    Examples:
+      windlass context add staging --address staging.example.org:443 --key-file staging.key --authority-file ca.pem
+    """
     if (home is None) == (address is None):
         raise typer.BadParameter("give --home, or --address with --key-file")
     if address is not None and key_file is None:

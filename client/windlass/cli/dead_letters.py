@@ -48,7 +48,12 @@ GROUP_COLUMNS: render.Columns = {
 def list_(
     api: Api, filter_: LetterFilterOption = "resolution = PENDING", limit: LimitOption = 50, page_token: PageOption = ""
 ) -> Any:
-    """List dead letters, newest first."""
+    """List dead letters, newest first.
+
+    \b
+    Examples:
+      windlass dead-letters list --filter 'workflow = "intake" AND reason = MAX_RETRIES'
+    """
     return api.call(messages.ListDeadLettersRequest(filter=filter_, page_size=limit, page_token=page_token))
 
 
@@ -100,7 +105,12 @@ def requeue(
     dry_run: DryRunOption = False,
     output_form: OutputForm = "table",
 ) -> None:
-    """Do the work again, and what depends on it."""
+    """Do the work again, and what depends on it.
+
+    \b
+    Examples:
+      windlass dead-letters requeue DEAD_LETTER_ID --inputs '{"amount": 5}' --notes "corrected by hand"
+    """
     laid_over = json_object(inputs, "--inputs")
 
     def do(letter_id: str) -> Any:
@@ -123,7 +133,12 @@ def redrive(
     dry_run: DryRunOption = False,
     output_form: OutputForm = "table",
 ) -> None:
-    """Requeue one, then a few, then all, until they fail again."""
+    """Requeue one, then a few, then all, until they fail again.
+
+    \b
+    Examples:
+      windlass dead-letters redrive --filter 'error.fingerprint = "0f3a5c"' --dry-run
+    """
     from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
     if output_form == "name":
@@ -167,7 +182,12 @@ def discard(
     dry_run: DryRunOption = False,
     output_form: OutputForm = "table",
 ) -> None:
-    """Decide that nobody will do the work."""
+    """Decide that nobody will do the work.
+
+    \b
+    Examples:
+      windlass dead-letters discard DEAD_LETTER_ID --notes "a test"
+    """
 
     def do(letter_id: str) -> Any:
         return api.call(messages.DiscardDeadLetterRequest(dead_letter_id=letter_id, notes=notes)).dead_letter
@@ -185,7 +205,12 @@ def fix(
     notes: NotesOption = "",
     output_form: OutputForm = "table",
 ) -> None:
-    """Give the output of work that was done by hand."""
+    """Give the output of work that was done by hand.
+
+    \b
+    Examples:
+      windlass dead-letters fix DEAD_LETTER_ID --output '{"paid": true}'
+    """
     from google.protobuf.json_format import ParseDict
 
     request = messages.MarkDeadLetterFixedRequest(dead_letter_id=dead_letter_id, notes=notes)

@@ -42,7 +42,13 @@ def events(
     as_of_seq: Annotated[int, typer.Option(help="End with the event of this number; 0 is the newest.", min=0)] = 0,
     output_form: OutputForm = "table",
 ) -> None:
-    """Print the journal of an execution as far as it has come."""
+    """Print the journal of an execution as far as it has come.
+
+    \b
+    Examples:
+      windlass events EXECUTION_ID
+      windlass events EXECUTION_ID --after-seq 100 --as-of-seq 120 -o json
+    """
     if as_of_seq and as_of_seq <= after_seq:
         raise typer.BadParameter(f"no event is after {after_seq} and up to {as_of_seq}", param_hint="--as-of-seq")
     request = messages.ListEventsRequest(

@@ -71,7 +71,13 @@ def list_(
     limit: LimitOption = 50,
     page_token: PageOption = "",
 ) -> Any:
-    """List executions, newest first."""
+    """List executions, newest first.
+
+    \b
+    Examples:
+      windlass list --filter 'state = FAILED AND create_time > "2026-11-01T00:00:00Z"'
+      windlass list --filter 'labels.region = eu' --limit 10 -o name
+    """
     return api.call(messages.ListExecutionsRequest(filter=filter_, page_size=limit, page_token=page_token))
 
 

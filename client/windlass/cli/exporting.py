@@ -36,7 +36,12 @@ def export(
 ) -> None:
     """Print an execution as a file.
 
-    The file has its definition, its journal, and its large outputs."""
+    The file has its definition, its journal, and its large outputs.
+
+    \b
+    Examples:
+      windlass export EXECUTION_ID > execution.jsonl
+    """
     request = messages.ExportExecutionRequest(execution_id=execution_id)
     for answer in _stub(api).ExportExecution(request, metadata=api.metadata(), timeout=_SECONDS):
         for part in answer.parts:
@@ -53,7 +58,12 @@ def import_execution(
 ) -> None:
     """Keep a copy of an exported execution, to look at.
 
-    It can be read like any other execution. Nothing can change it."""
+    It can be read like any other execution. Nothing can change it.
+
+    \b
+    Examples:
+      windlass import execution.jsonl --request-id from-staging-7
+    """
     first = messages.ImportExecutionRequest(request_id=same_as or str(uuid.uuid4()))
     answer = _sent(api, _FileRequests(file, first, with_outputs=True), "ImportExecution")
     show(answer, output_form, lambda answer: say(answer.execution.id))

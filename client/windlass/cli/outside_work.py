@@ -36,7 +36,12 @@ def complete_run(
     branch: Annotated[str, typer.Option(help="The branch that is taken.")] = "",
     token_file: TokenFileOption = "",
 ) -> Any:
-    """The work is done. No key is needed beside the token."""
+    """The work is done. No key is needed beside the token.
+
+    \b
+    Examples:
+      windlass run complete --token-file token --output '{"paid": true}'
+    """
     values = json_object(output, "--output")
     request = messages.CompleteRunRequest(token=_token(token_file), output=values, branch=branch)
     return api.call(request, key="")
@@ -49,7 +54,12 @@ def fail_run(
     retryable: Annotated[bool, typer.Option("--retryable", help="The node may try it again.")] = False,
     token_file: TokenFileOption = "",
 ) -> Any:
-    """The work has failed. No key is needed beside the token."""
+    """The work has failed. No key is needed beside the token.
+
+    \b
+    Examples:
+      windlass run fail --token-file token --type CARD_DECLINED --message "no money"
+    """
     token = _token(token_file)
     request = messages.FailRunRequest(token=token, type=type_, message=message, retryable=retryable)
     return api.call(request, key="")
@@ -61,7 +71,12 @@ def heartbeat_run(
     message: Annotated[str | None, typer.Option(help="For people.")] = None,
     token_file: TokenFileOption = "",
 ) -> Any:
-    """Somebody is at work. No key is needed beside the token."""
+    """Somebody is at work. No key is needed beside the token.
+
+    \b
+    Examples:
+      windlass run heartbeat --token-file token --progress 0.5
+    """
     request = messages.HeartbeatRunRequest(token=_token(token_file), progress=progress, message=message)
     return api.call(request, key="")
 

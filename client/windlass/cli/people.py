@@ -38,7 +38,13 @@ def cancel(
     wait: WaitOption = True,
     output_form: OutputForm = "table",
 ) -> None:
-    """Cancel executions. Their running nodes are told to stop."""
+    """Cancel executions. Their running nodes are told to stop.
+
+    \b
+    Examples:
+      windlass cancel EXECUTION_ID --reason "wrong input"
+      windlass cancel --filter 'workflow = "intake" AND state = PENDING' --dry-run
+    """
 
     def do(execution_id: str) -> Any:
         return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
@@ -58,7 +64,13 @@ def pause(
     wait: WaitOption = True,
     output_form: OutputForm = "table",
 ) -> None:
-    """Pause executions: what runs may finish, nothing new begins."""
+    """Pause executions: what runs may finish, nothing new begins.
+
+    \b
+    Examples:
+      windlass pause EXECUTION_ID --reason "the bank is down"
+      windlass pause --filter 'workflow = "intake"'
+    """
 
     def do(execution_id: str) -> Any:
         return api.call(messages.PauseExecutionRequest(execution_id=execution_id, reason=reason)).execution
@@ -75,7 +87,13 @@ def resume(
     wait: WaitOption = True,
     output_form: OutputForm = "table",
 ) -> None:
-    """Let paused executions go on."""
+    """Let paused executions go on.
+
+    \b
+    Examples:
+      windlass resume EXECUTION_ID
+      windlass resume --filter 'state = PAUSED'
+    """
 
     def do(execution_id: str) -> Any:
         return api.call(
@@ -101,7 +119,14 @@ def retry(
     wait: WaitOption = True,
     output_form: OutputForm = "table",
 ) -> None:
-    """Do failed nodes again, and what depends on them."""
+    """Do failed nodes again, and what depends on them.
+
+    \b
+    Examples:
+      windlass retry EXECUTION_ID
+      windlass retry EXECUTION_ID --from-node pay --inputs '{"pay": {"amount": 5}}'
+      windlass list --filter 'state = FAILED' -o name | windlass retry -
+    """
     laid_over = json_object(overrides, "--inputs")
 
     def do(execution_id: str) -> Any:
@@ -131,7 +156,13 @@ def fork(
     dry_run: DryRunOption = False,
     output_form: OutputForm = "table",
 ) -> None:
-    """Start executions that take over what these did well."""
+    """Start executions that take over what these did well.
+
+    \b
+    Examples:
+      windlass fork EXECUTION_ID --from-node pay
+      windlass fork EXECUTION_ID --version 4 --input @order.json
+    """
     values = json_object(input_, "--input") if input_ else None
     if same_as and (filter_ or len(execution_ids or ()) != 1 or execution_ids == ["-"]):
         raise typer.BadParameter("it names the fork of one execution; give one id", param_hint="--request-id")
@@ -168,7 +199,12 @@ def signal(
     """Send a signal to executions.
 
     The node that waits for it goes on with the payload. If none waits, the signal is kept until one does, and standard
-    error says so."""
+    error says so.
+
+    \b
+    Examples:
+      windlass signal EXECUTION_ID paid --payload '{"amount": 5}'
+    """
     values = json_object(payload, "--payload")
 
     def do(execution_id: str) -> Any:

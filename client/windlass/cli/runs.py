@@ -45,7 +45,13 @@ def runs(
     ] = None,
     page_token: PageOption = "",
 ) -> Any:
-    """List the attempts at nodes, and when they ran."""
+    """List the attempts at nodes, and when they ran.
+
+    \b
+    Examples:
+      windlass runs EXECUTION_ID
+      windlass runs --state DLQ --limit 10
+    """
     request = messages.ListRunsRequest(execution_id=execution_id, node=node, page_size=1000, page_token=page_token)
     if state is not None:
         request.state = messages.Run.State.Value(state)

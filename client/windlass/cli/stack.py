@@ -114,7 +114,14 @@ def up(
     ] = False,
     env: Annotated[list[str] | None, typer.Option(hidden=True, help="SERVICE[-REPLICA]:KEY=VALUE")] = None,
 ) -> None:
-    """Run the whole stack until Ctrl-C."""
+    """Run the whole stack until Ctrl-C.
+
+    \b
+    Examples:
+      windlass up
+      windlass up --modules billing.py --allow-net 127.0.0.1 --runners 2
+      windlass up --home /var/tmp/second --port-offset 300
+    """
     from deploy.local.plan import Options, ill_formed
     from windlass.cli import local_stack
 
@@ -159,7 +166,12 @@ def serve(
     allow_net: AllowNetOption = None,
 ) -> None:
     """Run one service in the foreground, as production does. Its settings are WINDLASS_… in the environment and these
-    options."""
+    options.
+
+    \b
+    Examples:
+      windlass serve coordinator --replica coordinator-1
+    """
     given = {
         "GRPC_ADDRESS": grpc_address,
         "PUBLIC_GRPC_ADDRESS": public_grpc_address,

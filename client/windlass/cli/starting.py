@@ -66,7 +66,13 @@ def start(
     wait_at_most: Annotated[str, typer.Option(_WAIT_AT_MOST, hidden=True)] = "",
     output_form: OutputForm = "table",
 ) -> None:
-    """Start an execution."""
+    """Start an execution.
+
+    \b
+    Examples:
+      windlass start take-order --input '{"item": "A kettle", "price": 30}' --wait 30s
+      windlass start take-order --input @order.json --request-id order-7 --label region=eu
+    """
     request = messages.StartExecutionRequest(
         workflow=workflow,
         version=version,

@@ -58,7 +58,12 @@ def apply_all(
 ) -> None:
     """Create workflows, or new versions of them, from files.
 
-    They are applied in this order, until one is refused."""
+    They are applied in this order, until one is refused.
+
+    \b
+    Examples:
+      windlass apply workflows/*.yaml
+    """
     found = [*(more or ()), *(files or ())]
     if not found:
         raise typer.BadParameter("give a file with -f FILE")

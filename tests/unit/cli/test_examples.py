@@ -1,0 +1,49 @@
+"""The help of a command with many options shows how it is typed, and what it shows can be typed."""
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from windlass.cli.app import app
+
+# The ways to say which stack is meant, and in which form the answer is printed.
+SHARED = {"home", "address", "key_file", "authority_file", "output_form", "as_json"}
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield " ".join(words), command
+        return
+    for name, each in inner.items():
+        yield from commands(each, (*words, name))
+
+
+TREE = dict(commands(typer.main.get_command(app)))
+
+
+def examples(command: Any) -> list[list[str]]:
+    lines = [line.strip() for line in (command.help or "").splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("windlass ")]
+
+
+def test_a_command_with_many_options_has_an_example() -> None:
+    own = {name: {each.name for each in command.params} - SHARED for name, command in TREE.items()}
+    assert [name for name, given in own.items() if len(given) > 2 and not examples(TREE[name])] == []
+
+
+@pytest.mark.parametrize("name", [name for name, command in TREE.items() if examples(command)])
+def test_an_example_is_of_its_command_and_has_options_that_exist(name: str) -> None:
+    """A pipe or a file that is written to ends what is parsed."""
+    for words in examples(TREE[name]):
+        own = [i for i in range(len(words)) if words[i : i + 1 + len(name.split())] == ["windlass", *name.split()]]
+        assert own, words
+        given = words[own[-1] + 1 + len(name.split()) :]
+        given = given[: given.index(">")] if ">" in given else given
+        command = TREE[name]
+        # Unknown options, and missing values of options, are refused; files need not exist.
+        command.make_context(name, given, resilient_parsing=True)
+        command.make_parser(command.make_context(name, [], resilient_parsing=True)).parse_args(list(given))
