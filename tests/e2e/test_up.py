@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,10 @@ from tests.support.stack import STOP_SECONDS, Stack, free_options, is_alive, run
 
 ENDED_SECONDS = 20.0
 LONG_NODE = "name: long\nnodes:\n  - {id: only, module: delay@1, config: {duration: 600s}}\n"
+LARGE_NODE = """
+name: large
+nodes: [{id: only, module: transform@1, inputs: {text: "{{ 'x' * 300000 }}"}}]
+"""
 ONE_NODE = "name: one\nnodes:\n  - {id: only, module: noop@1}\n"
 
 
@@ -176,6 +181,23 @@ async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_u
         journal = windlass("events", begun, "--home", home).stdout
         assert "RunReleased" in journal  # handed back: no attempt is charged, and nobody waited for a lease to end
         assert "RunLost" not in journal
+
+
+async def test_a_copy_of_the_home_of_a_stack_that_is_down_is_a_backup(home: Path, tmp_path: Path) -> None:
+    """As docs/operations.md says, also for what is kept beside the database."""
+    definition, backup = tmp_path / "large.yaml", home / "backup"
+    definition.write_text(LARGE_NODE)
+    async with running_stack(home=home / "first"):
+        windlass("workflow", "apply", str(definition), "--home", home / "first")
+        ended = json.loads(windlass("start", "large", "--wait", "--json", "--home", home / "first").stdout)["id"]
+        assert windlass("down", "--home", home / "first").returncode == 0
+    await asyncio.to_thread(lambda: subprocess.run(["cp", "-a", home / "first", backup], check=True))
+    shutil.rmtree(home / "first")
+    async with running_stack(home=backup):
+        output = windlass("run", "output", f"{ended}.1", "--home", backup)
+        assert len(json.loads(output.stdout)["text"]) == 300_000, output.stderr
+        verified = windlass("admin", "verify", "--home", backup)
+        assert verified.returncode == 0, verified.stdout
 
 
 async def test_interrupt_with_runs_going_ends_all_in_order(home: Path, tmp_path: Path) -> None:
