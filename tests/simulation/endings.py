@@ -74,7 +74,7 @@ class Endings:
                 items = start.workload.items
                 wanted = {node: items.get(node, 1) for node in start.workload.effects}
                 had = {node: counts[execution_id, node] for node in wanted}
-                if any(sending is Sending.REGRET for _, sending in start.sendings):
+                if any(sending in (Sending.REGRET, Sending.LATE) for _, sending in start.sendings):
                     # A node whose runner was told to stop may have had its effect, and is done again.
                     had = {node: min(count, wanted[node]) for node, count in had.items()}
                 missing = sorted(node for node, count in wanted.items() if had[node] != count)

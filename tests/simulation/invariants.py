@@ -88,6 +88,10 @@ class Invariants:
         fold = self._folds.get(execution_id)
         return 0 if fold is None else fold.execution.seq
 
+    def first_node(self, execution_id: str) -> str:
+        """The node of its first run."""
+        return str(self._folds[execution_id].execution.runs[0].work.key.node)
+
     def deferred_runs(self, execution_id: str) -> list[int]:
         """The runs whose modules have left their work to somebody else."""
         fold = self._folds.get(execution_id)

@@ -66,6 +66,8 @@ class People:
                     await self._decide(id_, workspace, _DECISIONS[sending])
                 case Sending.REGRET:
                     await self._regret(id_, workspace)
+                case Sending.LATE:
+                    await self._come_late(id_, workspace)
                 case Sending.CANCEL:
                     await self._cancel(id_, workspace)
                 case _:
@@ -96,6 +98,28 @@ class People:
                 await self._give(execution_id, workspace, f"regret:{execution_id}:{number}", may_reopen=True, retry={})
             await self._deliver(cancel, workspace)
             await world.clock.sleep(0.5)
+
+    async def _come_late(self, execution_id: str, workspace: str) -> None:
+        """A cancel and a pause that somebody gives while the execution goes on. They come after its end, where no event
+        answers them, and copies of them after it was reopened, which must go on."""
+        world, number = self._world, 0
+        if world.invariants.is_final(execution_id):
+            return
+        seen_seq = world.invariants.seq_of(execution_id)
+        cancel = self._message(execution_id, f"cancel:{execution_id}:late", seen_seq)
+        cancel.cancel.reason = "too late"
+        pause = self._command(execution_id, f"pause:{execution_id}:late", {"pause": {"reason": "too late"}}, seen_seq)
+        while not world.invariants.is_final(execution_id):
+            await world.clock.sleep(0.05)
+        end_seq, first = world.invariants.seq_of(execution_id), world.invariants.first_node(execution_id)
+        while world.invariants.seq_of(execution_id) == end_seq or not world.invariants.is_final(execution_id):
+            for copy in world.random.sample([cancel, pause], world.random.randint(0, 2)):
+                await self._deliver(copy, workspace)
+            if world.invariants.seq_of(execution_id) == end_seq:
+                number += 1
+                retry, id_ = {"from_node": first}, f"again:{execution_id}:{number}"
+                await self._give(execution_id, workspace, id_, may_reopen=True, retry=retry)
+            await world.clock.sleep(0.2)
 
     async def _approve(self, execution_id: str, workspace: str) -> None:
         world = self._world
@@ -178,16 +202,22 @@ class People:
         self, execution_id: str, workspace: str, message_id: str, *, may_reopen: bool = False, **kind: dict[str, Any]
     ) -> None:
         """Bring a command of this kind, with these fields, to the execution. The id names the request."""
+        message = self._command(execution_id, message_id, kind)
+        await self._deliver(message, workspace, self._client.order_of(execution_id) if may_reopen else None)
+
+    def _command(
+        self, execution_id: str, message_id: str, kind: dict[str, dict[str, Any]], seen_seq: int | None = None
+    ) -> ExecutionMessage:
         command = ExecutionCommand(**kind)  # type: ignore[arg-type] # as named
         message_id = f"{message_id}#{digest_of(command.SerializeToString())}"
         command.message_id, command.caller = message_id, "somebody"
         command.time.FromDatetime(self._world.clock.now())
-        message = self._message(execution_id, message_id)
+        message = self._message(execution_id, message_id, seen_seq)
         message.command = command.SerializeToString()
-        await self._deliver(message, workspace, self._client.order_of(execution_id) if may_reopen else None)
+        return message
 
-    def _message(self, execution_id: str, message_id: str) -> ExecutionMessage:
-        message = ExecutionMessage(message_id=message_id, execution_id=execution_id)
+    def _message(self, execution_id: str, message_id: str, seen_seq: int | None = None) -> ExecutionMessage:
+        message = ExecutionMessage(message_id=message_id, execution_id=execution_id, seen_seq=seen_seq)
         message.create_time.FromDatetime(self._world.clock.now())
         return message
 

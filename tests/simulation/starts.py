@@ -53,18 +53,19 @@ def draw_starts(random: Random, workloads: dict[str, Workload], until: float) ->
             start.request_id = f"request-{len(starts)}"
             start.repeats = [uuid7(random, at) for _ in range(random.randint(0, 2))]
         starts.append(start)
-    _regret_some(starts)
+    _come_back_to_some(starts, Sending.REGRET)
+    _come_back_to_some(starts, Sending.LATE)
     return sorted(starts, key=lambda each: each.at)
 
 
-def _regret_some(starts: list[PlannedStart]) -> None:
+def _come_back_to_some(starts: list[PlannedStart], sending: Sending) -> None:
     """Of those that end well when nobody interferes. What is done again is counted neither by items nor by children."""
-    random = Random(starts[0].execution_id)
+    random = Random(f"{sending.value}:{starts[0].execution_id}")
     for start in starts:
         workload = start.workload
         is_plain = workload.ends == SUCCESS and not workload.items and workload.child is None
         if is_plain and not start.sendings and start.deadline is None and random.random() < 0.2:
-            start.sendings = [(random.choice([0.0, 0.1, 2.0]), Sending.REGRET)]
+            start.sendings = [(random.choice([0.0, 0.1, 2.0]), sending)]
 
 
 def uuid7(random: Random, at: float) -> str:

@@ -23,6 +23,8 @@ class Sending(Enum):
     CANCEL = "cancel"
     # A cancel, and retries that take it back.
     REGRET = "regret"
+    # A cancel and a pause that come when the execution has ended, and once more when it goes on again.
+    LATE = "late"
     PAUSE = "pause"
     RESUME = "resume"
     # The signal GO.

@@ -88,7 +88,7 @@ class Commands:
         message_id, answer = await self._first_answer(command)
         if answer is None:
             _refuse_final(execution)
-            if await self._deliver(workspace, command, message_id, None):
+            if await self._deliver(workspace, command, message_id, seen_seq=execution.last_seq):
                 seconds = command.queued_seconds if execution.state == "PENDING" else ANSWER_SECONDS
                 answer = await self._awaited(workspace, execution, message_id, seconds)
         if answer is None and (ended := await self._executions.find(workspace, execution.id)).is_final:
@@ -111,14 +111,14 @@ class Commands:
         if answer is None:
             judge(execution)
             start = await self._answers.start_order(command.execution_id)
-            if await self._deliver(workspace, command, message_id, start):
+            if await self._deliver(workspace, command, message_id, start=start):
                 answer = await self._looked_for(command.execution_id, message_id)
         return await self._answered(workspace, command, message_id, answer)
 
     async def bring(self, workspace: str, command: NewCommand) -> bool:
         """Bring a command to the execution that nobody waits for. False: the execution has ended."""
         execution_id, message_id = command.execution_id, command.message_id()
-        return await self._mailbox.command(workspace, execution_id, message_id, command.message, None)
+        return await self._mailbox.command(workspace, execution_id, message_id, command.message)
 
     async def has_answer(self, command: NewCommand) -> bool:
         """The command was answered before, under the same request id."""
@@ -135,9 +135,9 @@ class Commands:
             return message_id, None
         return message_id, await self._answers.answer(command.execution_id, message_id)
 
-    async def _deliver(self, workspace: str, command: NewCommand, message_id: str, start: Any) -> bool:
+    async def _deliver(self, workspace: str, command: NewCommand, message_id: str, **more: Any) -> bool:
         crash_point("api.command.before_deliver")
-        found = await self._mailbox.command(workspace, command.execution_id, message_id, command.message, start)
+        found = await self._mailbox.command(workspace, command.execution_id, message_id, command.message, **more)
         crash_point("api.command.after_deliver")
         return found
 

@@ -133,8 +133,8 @@ class Executions:
         watch = self._watches.open(execution_id)
         try:
             crash_point("api.cancel.before_deliver")
-            message_id = cancel_id(execution_id, str(uuid4()))
-            if await self._queue.cancel(workspace, execution_id, message_id, reason, caller, self._clock.epoch_ns()):
+            message_id = f"cancel:{execution_id}:{uuid4()}"
+            if await self._queue.cancel(workspace, execution, message_id, reason, caller, self._clock.epoch_ns()):
                 crash_point("api.cancel.after_deliver")
                 final = await self.wait(watch, CANCEL_SECONDS)
                 if final is not None:
@@ -149,7 +149,7 @@ class Executions:
         execution = await self.find_for_command(workspace, execution_id)
         if not execution.is_final:
             message_id, now_ns = cancel_id(execution_id, request_id, reason), self._clock.epoch_ns()
-            if await self._queue.cancel(workspace, execution_id, message_id, reason, caller, now_ns):
+            if await self._queue.cancel(workspace, execution, message_id, reason, caller, now_ns):
                 return
             self._going.pop(execution_id, None)
             execution = await self.find(workspace, execution_id)
@@ -205,8 +205,8 @@ class Executions:
 
 
 def cancel_id(execution_id: str, request_id: str, reason: str = "") -> str:
-    """The message id of a cancel. It ends with a digest of the content, as that of any command: the coordinator carries
-    it out once, so a copy that comes late does not end an execution which was reopened since."""
+    """The message id of a cancel that may be given again under its request id. It ends with a digest of the content, as
+    that of any command: the coordinator puts it on record, and carries it out once."""
     return f"cancel:{execution_id}:{request_id}#{digest_of(reason.encode())}"
 
 

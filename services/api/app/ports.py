@@ -342,10 +342,10 @@ class ExecutionQueue(Protocol):
         ...
 
     async def cancel(
-        self, workspace: str, execution_id: str, message_id: str, reason: str, caller: str, epoch_ns: int
+        self, workspace: str, execution: ExecutionView, message_id: str, reason: str, caller: str, epoch_ns: int
     ) -> bool:
-        """Put a cancel into the execution's mailbox; one with the same message id is a repeat. False: there is
-        no such execution, or it has ended."""
+        """Put a cancel into the mailbox of the execution, which was seen like this; one with the same message id is a
+        repeat. False: there is no such execution, or it has ended."""
         ...
 
 
@@ -435,9 +435,18 @@ class CommandMailbox(Protocol):
 
     async def queued(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]: ...
 
-    async def command(self, workspace: str, execution_id: str, message_id: str, command: Any, start: Any) -> bool:
+    async def command(
+        self,
+        workspace: str,
+        execution_id: str,
+        message_id: str,
+        command: Any,
+        start: Any = None,
+        seen_seq: int | None = None,
+    ) -> bool:
         """Put an ExecutionCommand into the execution's mailbox; one with the same message id is a repeat. False: there
-        is no such execution, or it has ended. With the StartOrder `start`, it may have ended."""
+        is no such execution, or it has ended. With the StartOrder `start`, it may have ended. `seen_seq`: the newest
+        event of the execution that its giver has seen."""
         ...
 
 

@@ -43,19 +43,26 @@ class DispatcherQueue:
         return await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueuePlace, request)
 
     async def cancel(
-        self, workspace: str, execution_id: str, message_id: str, reason: str, caller: str, epoch_ns: int
+        self, workspace: str, execution: ExecutionView, message_id: str, reason: str, caller: str, epoch_ns: int
     ) -> bool:
         message = sessions_pb2.ExecutionMessage(
             message_id=message_id,
-            execution_id=execution_id,
+            execution_id=execution.id,
             cancel=sessions_pb2.ExecutionMessage.Cancel(reason=reason, caller=caller),
+            seen_seq=execution.last_seq,
         )
         message.create_time.FromNanoseconds(epoch_ns)
         request = pb.DeliverRequest(workspace=workspace, message=message)
         return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
 
     async def command(
-        self, workspace: str, execution_id: str, message_id: str, command: ExecutionCommand, start: StartOrder | None
+        self,
+        workspace: str,
+        execution_id: str,
+        message_id: str,
+        command: ExecutionCommand,
+        start: StartOrder | None = None,
+        seen_seq: int | None = None,
     ) -> bool:
         command.message_id = message_id
         message = sessions_pb2.ExecutionMessage(
@@ -63,6 +70,7 @@ class DispatcherQueue:
             execution_id=execution_id,
             create_time=command.time,
             command=command.SerializeToString(),
+            seen_seq=seen_seq,
         )
         request = pb.DeliverRequest(workspace=workspace, message=message, start=start)
         return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found

@@ -4,13 +4,16 @@ The answer is an event that carries the command's message id: the event says wha
 CommandRefused or a CommandChangedNothing. The state remembers the newest answers (`fold/answers.py`), so a repeated
 command gives no events and gets the first answer, whoever holds the execution by then. The message id ends with a
 digest of the content, so a command that has the request id of an earlier one, and other content, is known and refused.
-Nothing is added to the journal of a final execution, so a command that it refuses is answered by its end.
+
+Nothing is added to the journal of a final execution, so a command that it refuses is answered by its end. A copy of
+such a command may come after the execution was reopened. It names the newest event that its giver had seen, and that
+is one from before the end.
 """
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from services.coordinator.core.commands import PersonCommand
+from services.coordinator.core.commands import AfterEndCommand, Cancel, PersonCommand
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import CommandChangedNothing, CommandRefused, Event
 from services.coordinator.core.fold.answers import answer_to, request_of
@@ -30,7 +33,8 @@ def answered_once(handler: PersonHandler[_Command]) -> PersonHandler[_Command]:
         request, digest = request_of(command.message_id)
         before = answer_to(turn.execution, request)
         if before is None:
-            refusal = handler(turn, command)
+            is_bound_to_life = not isinstance(command, AfterEndCommand)
+            refusal = (reopened_since(turn.execution, command) if is_bound_to_life else None) or handler(turn, command)
         elif digest == before.digest:
             return CommandRefusal(RefusalReason(before.reason), before.message) if before.reason else None
         else:
@@ -46,6 +50,14 @@ def _on_record(turn: Turn, command: PersonCommand, refusal: CommandRefusal | Non
     if refusal is None:
         return CommandChangedNothing(turn.now, command.message_id, command.caller)
     return CommandRefused(turn.now, command.message_id, command.caller, refusal.reason.value, refusal.message)
+
+
+def reopened_since(execution: Execution, command: PersonCommand | Cancel) -> CommandRefusal | None:
+    """The refusal of a command that was given before the last end of an execution which goes on again."""
+    if command.seen_seq is None or command.seen_seq >= execution.end_seq or execution.is_final:
+        return None
+    message = "the execution has ended since the command was given, and was reopened"
+    return CommandRefusal(RefusalReason.EXECUTION_FINAL, message)
 
 
 def ended(execution: Execution) -> CommandRefusal | None:

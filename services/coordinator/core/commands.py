@@ -29,12 +29,14 @@ from services.coordinator.core.values import (
 
 @dataclass(slots=True)
 class Cancel:
-    """It belongs to the state that it was given in. So a copy of one that was answered changes nothing, also when the
-    execution was reopened since: whoever wants the reopened execution cancelled gives another cancel."""
+    """It belongs to the state that it was given in. So a copy that comes late changes nothing, also when the execution
+    was reopened since: whoever wants the reopened execution cancelled gives another cancel."""
 
     message_id: str = ""
     reason: str = ""
     caller: str = ""
+    # As in PersonCommand.
+    seen_seq: int | None = None
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class PersonCommand:
     message_id: str
     # Title of the key that gave it.
     caller: str
+    # The newest event when it was given. None: nobody knows.
+    seen_seq: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)

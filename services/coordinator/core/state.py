@@ -472,6 +472,8 @@ class Execution:
     output: Value | None = None
     error: FinalError | None = None
     end_time: Instant = 0
+    # The event with which it has ended last, perhaps before it was reopened. 0: it has not ended.
+    end_seq: int = 0
 
     @property
     def is_final(self) -> bool:

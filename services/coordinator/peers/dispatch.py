@@ -23,7 +23,7 @@ from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.owned_execution import OwnedExecution, ReceivedMessage
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Watchers
-from services.coordinator.core.commands import Cancel, Command, Pause, Resume, Start
+from services.coordinator.core.commands import Cancel, Command, Pause, PersonCommand, Resume, Start
 from services.coordinator.core.values import Instant, Origin
 from services.coordinator.peers.children import end_command
 from services.coordinator.peers.person_commands import read_command
@@ -208,6 +208,8 @@ def received_message(message: pb.ExecutionMessage, read_report: ReadReport) -> R
         command = end_command(message.child_ended)
     elif body == "command":
         command = read_command(message)
+    if isinstance(command, Cancel | PersonCommand) and message.HasField("seen_seq"):
+        command.seen_seq = message.seen_seq
     return ReceivedMessage(message.message_id, message.execution_id, command)
 
 

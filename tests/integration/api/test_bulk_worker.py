@@ -75,7 +75,8 @@ class Cancels:
         return ExecutionFilter(())
 
     async def give(self, job: BulkJob, execution_id: str) -> None:
-        await self._queue.cancel(job.workspace, execution_id, f"cancel:{execution_id}", "", job.caller, 1)
+        seen = ExecutionView(execution_id, job.workspace, "RUNNING", 1)
+        await self._queue.cancel(job.workspace, seen, f"cancel:{execution_id}", "", job.caller, 1)
 
 
 @contextlib.asynccontextmanager

@@ -44,6 +44,7 @@ class MemoryPlaces:
         self.cancelled: list[str] = []
         # The ids of the messages that cancel.
         self.messages: set[str] = set()
+        self.seen_seqs: list[int] = []
 
     def _queued(self, execution_id: str) -> queue_pb2.Queued:
         place = self.places[execution_id]
@@ -84,9 +85,10 @@ class MemoryPlaces:
             [coordinators.execution_of(self.started(id_)) for id_ in shown], is_cut=len(shown) < len(ids)
         )
 
-    async def cancel(self, workspace: str, execution_id: str, message_id: str, *_: Any) -> bool:
-        self.cancelled.append(execution_id)
+    async def cancel(self, workspace: str, execution: ports.ExecutionView, message_id: str, *_: Any) -> bool:
+        self.cancelled.append(execution.id)
         self.messages.add(message_id)
+        self.seen_seqs.append(execution.last_seq)
         return True
 
     async def unused(self, *_: Any, **__: Any) -> Any:
@@ -312,7 +314,7 @@ async def test_every_cancel_is_a_message_of_its_own() -> None:
     for caller in ("me", "another"):
         await executions(places).cancel("team", id_of(1), "enough", caller)
     assert len(places.messages) == 2
-    assert all(request_of(message_id)[1] for message_id in places.messages), "a coordinator knows a late copy of each"
+    assert places.seen_seqs == [7, 7], "a coordinator knows a late copy of each, because the execution has ended since"
 
 
 async def test_a_cancel_with_a_request_id_is_a_message_of_its_own() -> None:

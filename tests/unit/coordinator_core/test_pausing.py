@@ -174,6 +174,18 @@ def test_an_execution_that_ends_or_has_ended_takes_no_command(command):
     assert (ended.events, ended.refusal.reason) == ([], RefusalReason.EXECUTION_FINAL), "a journal ends with its end"
 
 
+def test_a_late_copy_of_a_pause_that_came_after_the_end_is_refused_once_the_execution_was_reopened():
+    story = begun(node("a"))
+    late = Pause("pause:r1", "ann", seen_seq=story.execution.seq)
+    story.fail("a")
+    assert (story.when(late).events, story.state) == ([], "FAILED")
+    story.retry()
+    copy = story.when(late)
+    assert (names(copy), copy.refusal.reason) == (["CommandRefused"], RefusalReason.EXECUTION_FINAL)
+    assert story.execution.paused_by is None
+    assert names(story.when(Pause("pause:r2", "ann", seen_seq=story.execution.seq))) == ["ExecutionPaused"]
+
+
 def test_a_grant_that_was_prepared_before_the_pause_is_refused():
     story = started()
     prepared = Assign([AssignedRun(story.work("a"), "i1", "r")])

@@ -205,6 +205,34 @@ def test_a_late_copy_of_a_cancel_that_came_while_it_was_ending_changes_nothing_e
     assert (story.cancel(OTHER).events, story.state) == ([], "RUNNING")
 
 
+def test_a_late_copy_of_a_cancel_that_came_after_the_end_changes_nothing_once_the_execution_was_reopened():
+    story = begun(node("a"))
+    late = Cancel("cancel:an-id:late", "enough", "ann", seen_seq=story.execution.seq)
+    story.fail("a")
+    assert (story.when(late).events, story.state) == ([], "FAILED"), "a journal ends with its end"
+    story.retry()
+    copy = story.again().when(late)
+    assert (copy.events, copy.refusal.reason) == ([], RefusalReason.EXECUTION_FINAL)
+    seen = Cancel("cancel:an-id:new", "enough", "ann", seen_seq=story.execution.seq)
+    assert names(story.when(seen)) == ["StopOrdered", "ExecutionFinished"]
+
+
+def test_a_cancel_is_carried_out_that_was_given_between_the_end_and_a_reopening_that_was_asked_for():
+    story = begun(node("a"))
+    story.fail("a")
+    cancel = Cancel("cancel:an-id:one", "enough", "ann", seen_seq=story.execution.seq)
+    story.retry()
+    assert names(story.when(cancel)) == ["StopOrdered", "ExecutionFinished"]
+
+
+def test_many_cancels_of_an_execution_that_is_ending_write_nothing():
+    story = running()
+    story.cancel("cancel:an-id:1")
+    for number in range(2, 10):
+        again = story.cancel(f"cancel:an-id:{number}")
+        assert (again.events, again.refusal) == ([], None), "they are repetitions of the first"
+
+
 def test_a_late_copy_of_the_cancel_that_ended_it_in_the_queue_changes_nothing():
     story = Story([node("a")])
     story.start(cancel=Cancel(ONE, "changed my mind", "ann"))

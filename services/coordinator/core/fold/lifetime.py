@@ -48,6 +48,7 @@ def execution_finished(execution: Execution, event: ev.ExecutionFinished) -> Non
     execution.output = event.output
     execution.error = event.error
     execution.end_time = event.time
+    execution.end_seq = execution.seq
     execution.timers.clear()
     if execution.origin.parent_execution_id:
         execution.obligations.append(TellParent(execution.origin.parent_execution_id))

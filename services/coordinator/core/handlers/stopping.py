@@ -1,5 +1,6 @@
 """Orders to end the execution: by a caller, or by the time. The first order decides what it ends as."""
 
+from services.coordinator.core.answers import reopened_since
 from services.coordinator.core.commands import Cancel
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import CommandChangedNothing
@@ -9,13 +10,16 @@ from services.coordinator.core.values import SECOND, ExecutionState, FinalError
 
 
 def cancel(turn: Turn, command: Cancel) -> CommandRefusal | None:
-    """A cancel of an execution that is ending anyway is put on record, so that a late copy of it is known too. Journals
-    from before cancels had ids of their own have none with a digest, and are decided as they were."""
+    """The message id of a cancel with a request id has a digest. Such a cancel of an execution that is ending anyway is
+    put on record, because it may be given once more after a reopening. Of others there are only copies, and each says
+    that it was given before."""
     execution = turn.execution
     request, digest = request_of(command.message_id)
     if digest and answer_to(execution, request) is not None:
         # It was answered before, and the execution may have been reopened since.
         return None
+    if (refusal := reopened_since(execution, command)) is not None:
+        return refusal
     if execution.is_final:
         if execution.state is ExecutionState.CANCELLED:
             return None

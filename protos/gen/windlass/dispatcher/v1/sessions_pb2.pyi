@@ -385,6 +385,7 @@ class ExecutionMessage(_message.Message):
     RUN_REPORT_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     CHILD_ENDED_FIELD_NUMBER: _builtins.int
+    SEEN_SEQ_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """The idempotency key: a message is journalled at most once."""
     execution_id: _builtins.str
@@ -392,6 +393,11 @@ class ExecutionMessage(_message.Message):
     """The bytes of a coordinator.v1.RunReport that reached a coordinator which does not hold the execution."""
     command: _builtins.bytes
     """The bytes of a coordinator.v1.ExecutionCommand: a command of a person. Dispatchers do not look into it."""
+    seen_seq: _builtins.int
+    """The number of the newest event of the execution when a person gave the command or the cancel; 0 if there was none. An
+    execution that has ended after this event, and was reopened, refuses it: it may be a late copy of one that was refused
+    at the end, which no event says. Absent: nothing is known of that.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -408,13 +414,19 @@ class ExecutionMessage(_message.Message):
         run_report: _builtins.bytes = ...,
         command: _builtins.bytes = ...,
         child_ended: Global___ExecutionMessage.ChildEnded | None = ...,
+        seen_seq: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "child_ended", b"child_ended", "command", b"command", "create_time", b"create_time", "run_report", b"run_report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seen_seq", b"_seen_seq", "body", b"body", "cancel", b"cancel", "child_ended", b"child_ended", "command", b"command", "create_time", b"create_time", "run_report", b"run_report", "seen_seq", b"seen_seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "child_ended", b"child_ended", "command", b"command", "create_time", b"create_time", "execution_id", b"execution_id", "message_id", b"message_id", "run_report", b"run_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seen_seq", b"_seen_seq", "body", b"body", "cancel", b"cancel", "child_ended", b"child_ended", "command", b"command", "create_time", b"create_time", "execution_id", b"execution_id", "message_id", b"message_id", "run_report", b"run_report", "seen_seq", b"seen_seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__seen_seq: _TypeAlias = _typing.Literal["seen_seq"]  # noqa: Y015
+    _WhichOneofArgType__seen_seq: _TypeAlias = _typing.Literal["_seen_seq", b"_seen_seq"]  # noqa: Y015
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["cancel", "run_report", "command", "child_ended"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seen_seq) -> _WhichOneofReturnType__seen_seq | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___ExecutionMessage: _TypeAlias = ExecutionMessage  # noqa: Y015
