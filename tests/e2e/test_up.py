@@ -133,9 +133,12 @@ async def test_workspaces_and_keys_are_made_listed_and_revoked(shared_stack: Sta
     home = shared_stack.options.home
     assert windlass("workspace", "create", "side", "--tier", "PRO", "--home", home).returncode == 0
     assert "side" in windlass("workspace", "list", "--home", home).stdout
-    changed = json.loads(windlass("workspace", "update", "side", "--executions-max", "7", "--home", home).stdout)
+    more = ("--executions-max", "7", "--json")
+    changed = json.loads(windlass("workspace", "update", "side", *more, "--home", home).stdout)
     assert changed["limits"]["executionsMax"] == 7
-    assert json.loads(windlass("workspace", "get", "side", "--home", home).stdout)["tier"] == "PRO"
+    assert json.loads(windlass("workspace", "get", "side", "--json", "--home", home).stdout)["tier"] == "PRO"
+    shown = windlass("workspace", "get", "side", "--home", home).stdout.splitlines()
+    assert shown[:3] == ["workspace side", "tier      PRO", "at once   7"]
 
     made = json.loads(windlass("keys", "create", "VIEWER", "--workspace", "side", "--json", "--home", home).stdout)
     key_file = tmp_path / "side.key"

@@ -118,14 +118,27 @@ def list_workspaces(api: Api) -> Any:
     return api.whole(messages.ListWorkspacesRequest(page_size=1000), key="system")
 
 
-@command(workspaces, "get", shows=render.print_json)
+def _show_workspace(workspace: Any) -> None:
+    facts = {
+        "workspace": workspace.workspace,
+        "tier": render.cell(workspace, "tier"),
+        "at once": str(workspace.limits.executions_max),
+        "queued": str(workspace.limits.queued_max),
+        "etag": workspace.etag,
+        "made": render.date(workspace.create_time),
+        "changed": render.date(workspace.update_time),
+    }
+    render.facts(facts, width=9)
+
+
+@command(workspaces, "get", shows=_show_workspace)
 def get_workspace(api: Api, workspace: WorkspaceArgument) -> Any:
-    """Show a workspace with its limits and etag, as JSON."""
+    """Show a workspace with its limits and etag."""
     request = messages.GetWorkspaceRequest(workspace=workspace)
     return api.call(request, key="system").workspace
 
 
-@command(workspaces, "update", shows=render.print_json)
+@command(workspaces, "update", shows=_show_workspace)
 def update_workspace(
     api: Api,
     workspace: WorkspaceArgument,
@@ -153,6 +166,8 @@ def update_workspace(
         if value is not None:
             setattr(request.workspace.limits, name, value)
             request.update_mask.paths.append(f"limits.{name}")
+    if not request.update_mask.paths:
+        raise typer.BadParameter("say what to change: --tier, --executions-max or --queued-max")
     return api.call(request, key="system").workspace
 
 

@@ -72,7 +72,7 @@ app.add_typer(contexts.app, name="context")
 app.add_typer(stack.admin, name="admin")
 app.command()(conformance)
 
-FAILED, INTERRUPTED = 1, 130
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # Every installation has these packages. If one is missing, that is our bug, and the traceback is shown.
 OURS = {"windlass", "services", "deploy"}
 
@@ -85,12 +85,13 @@ def run(tree: typer.Typer) -> int:
         return end.code if isinstance(end.code, int) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `windlass list | head`
-        sys.stderr.close()
-        return 0
-    except OSError as error:  # a file that the person named cannot be used
-        say(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error), err=True)
+    except OSError as error:  # a file that the person named cannot be used, or the disk is full
+        cannot = f"cannot use {error.filename}" if error.filename else "cannot go on"
+        say(f"{cannot}: {error.strerror or error}", err=True)
         return FAILED
+    except UnicodeError:
+        say("an argument, or a line of the standard input, is not text in UTF-8", err=True)
+        return USAGE
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in OURS:
             raise

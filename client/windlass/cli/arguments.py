@@ -36,6 +36,8 @@ def json_object(given: str, option: str) -> Any:
     from google.protobuf.struct_pb2 import Struct
 
     text = text_of(given, option)
+    if not text.strip():
+        raise typer.BadParameter("this is empty, and not a JSON object", param_hint=option)
     try:
         value = json.loads(text)
         if not isinstance(value, dict):

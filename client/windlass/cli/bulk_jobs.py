@@ -116,6 +116,8 @@ def _show_counted(answer: Any) -> None:
         render.table(answer.sample, COLUMNS)
     if len(answer.sample) < answer.matched:
         say("and more")
+    if any(each.imported_execution_id for each in answer.sample):
+        say("imported copies are among them, and are left out: nothing changes a copy")
 
 
 def _show(job: Any) -> None:

@@ -26,12 +26,15 @@ def line_of(part: Any) -> str:
 def part_of(line: str | bytes, part: Any) -> Any:
     """Fill an empty part with what the line says. Raises NotAnExport."""
     try:
-        _fill(part, json.loads(line))
+        # Bytes are decoded here, because json would guess another encoding than UTF-8.
+        _fill(part, json.loads(line.decode() if isinstance(line, bytes) else line))
     except NotAnExport:
         raise
     except json.JSONDecodeError as fault:
         # Its own message counts lines, of which there is one here.
         raise NotAnExport(f"this is not JSON: {fault.msg} at character {fault.pos + 1}") from None
+    except UnicodeDecodeError:
+        raise NotAnExport("this is not text in UTF-8") from None
     except (ValueError, RecursionError) as fault:
         raise NotAnExport(str(fault)) from None
     return part

@@ -87,4 +87,4 @@ def _token(file: str) -> str:
         return given
     if not file:
         raise Unusable("no token is given; name its file with --token-file, or set WINDLASS_TOKEN")
-    return (sys.stdin.read() if file == "-" else Path(file).read_text()).strip()
+    return (sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace")).strip()

@@ -91,6 +91,8 @@ def test_version_is_that_of_the_distribution() -> None:
         ("dead-letters", "redrive", "--filter", "node = x", "-o", "name"),
         ("events", "x", "--after-seq", "3", "--as-of-seq", "3"),
         ("keys", "create", "VIEWER", "--expires-in", "tomorrow"),
+        ("workspace", "update", "team-a"),
+        ("list", "--filter", os.fsdecode(b"\xff")),
     ],
 )
 def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
@@ -103,6 +105,7 @@ def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
     ("arguments", "said"),
     [
         (("start", "x", "--input", "@/no/such.json"), "cannot read /no/such.json: No such file or directory"),
+        (("start", "x", "--input", "@/dev/null"), "this is empty, and not a JSON object"),
         (("start", "x", "--input", "5"), 'this is not a JSON object: an object has braces, like {"id": 7}'),
         (("workflow", "apply", "/no/such.yaml"), "cannot read /no/such.yaml: No such file or directory"),
         (("start", "x", "--timeout", "0"), "a duration is longer than 0 here"),
@@ -126,6 +129,25 @@ def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
 )
 def test_usage_error_says_what_is_wrong(arguments: tuple[str, ...], said: str) -> None:
     assert windlass(*arguments).stderr.splitlines()[-1].endswith(f": {said}")
+
+
+def test_ids_that_are_no_text_are_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "up.json").write_text(json.dumps({"processes": [{"service": "api", "grpc": "127.0.0.1:1"}]}))
+    shown = windlass("cancel", "-", "--home", tmp_path, given=os.fsdecode(b"\xff\xfe\n"), WINDLASS_KEY="k")
+    assert shown.returncode == 2
+    assert shown.stderr == "an argument, or a line of the standard input, is not text in UTF-8\n"
+
+
+def test_what_cannot_be_printed_is_said_without_the_number_of_an_error() -> None:
+    with Path("/dev/full").open("w") as full:
+        shown = subprocess.run(
+            [sys.executable, "-m", "windlass.cli", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (shown.returncode, shown.stderr) == (1, "cannot go on: No space left on device\n")
 
 
 def test_no_ids_are_nothing_to_do_and_no_fault(tmp_path: Path) -> None:

@@ -81,3 +81,8 @@ def test_a_line_that_is_no_json_is_described_without_a_second_number_of_a_line()
     with pytest.raises(NotAnExport) as fault:
         part_of('{"header": {]}', ExportPart())
     assert str(fault.value) == ("this is not JSON: Expecting property name enclosed in double quotes at character 13")
+
+
+def test_bytes_that_are_no_text_are_said_to_be_none() -> None:
+    with pytest.raises(NotAnExport, match="not text in UTF-8"):
+        part_of(b"\xdf\x00", ExportPart())
