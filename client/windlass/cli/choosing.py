@@ -29,6 +29,7 @@ def do_for_each(
 ) -> None:
     """`show` prints the answer of `do` for one of them."""
     ids = [line.strip() for line in sys.stdin if line.strip()] if list(given) == ["-"] else given
+    "".join(ids).encode()  # raises if one is no text, before anything is sent
     if not ids:
         say("there is nothing to do: no id was given, or nothing matches", err=True)
     if is_dry_run:
