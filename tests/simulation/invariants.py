@@ -66,6 +66,8 @@ class Invariants:
         self._epochs: dict[str, int] = {}
         # The reports that a holder has sent, by its life and their ids.
         self._reports: dict[tuple[Host, str, str], Any] = {}
+        # The changes of the journal's tables that were looked at.
+        self._changes = 0
         self._called: set[str] = set()
         self._keys: dict[str, tuple[str, str]] = {}
 
@@ -125,6 +127,9 @@ class Invariants:
         self._check_queue()
         self._check_circuits()
         tables = self._world.journal
+        if tables.changes == self._changes:
+            return
+        self._changes = tables.changes
         for execution_id, rows in tables.journal.items():
             fold = self._folds.get(execution_id)
             for row in rows[len(fold.rows) if fold else 0 :]:

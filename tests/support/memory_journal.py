@@ -55,6 +55,8 @@ class JournalTables:
     runs: dict[RunName, dict[str, Any]] = field(default_factory=dict)
     approvals: dict[RunName, dict[str, Any]] = field(default_factory=dict)
     dead_letters: dict[RunName, dict[str, Any]] = field(default_factory=dict)
+    # Counts the statements that have changed something, for whoever looks after each.
+    changes: int = 0
 
 
 class MemoryJournal:
@@ -94,6 +96,7 @@ class MemoryJournal:
                 return False
             changing = EXECUTION_REOPENED if append.is_reopened else EXECUTION_CHANGING
             row |= _named((*changing, "summary"), append.execution)
+        tables.changes += 1
         tables.journal.setdefault(id_, []).append(JournalRow(append.last_seq, append.epoch, append.entry))
         if append.snapshot is not None:
             tables.snapshots.setdefault(id_, []).append(append.snapshot)
@@ -127,6 +130,7 @@ class MemoryJournal:
         row = self._tables.executions.get(lease.lease_id)
         if row is None:
             return Loaded(0, ())
+        self._tables.changes += 1
         row["epoch"] = max(row["epoch"], lease.epoch)
         if row["epoch"] != lease.epoch:
             return Loaded(row["epoch"], ())
