@@ -475,6 +475,11 @@ class Execution:
     # The event with which it has ended last, perhaps before it was reopened. 0: it has not ended.
     end_seq: int = 0
 
+    def __del__(self) -> None:
+        # A work and its newest run refer to each other, and would stay in memory until the next collection of garbage.
+        for run in self.runs:
+            run.work.run = None
+
     @property
     def is_final(self) -> bool:
         return self.final_state is not None

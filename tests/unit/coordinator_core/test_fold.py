@@ -1,5 +1,6 @@
 """The fold: bookkeeping by key, at the cost of the edges that an event names. What it cannot apply is a bug."""
 
+import gc
 import re
 import sys
 from contextlib import nullcontext
@@ -238,3 +239,19 @@ def test_the_second_failure_does_not_replace_the_first():
     story.fail("b")
     story.fail("a")
     assert story.execution.error.node == "b"
+
+
+def test_nothing_of_an_execution_that_is_let_go_waits_for_the_collector_of_garbage():
+    story = Story([node("a"), node("b")], chain("a", "b"))
+    story.start()
+    story.do("a", "b")
+    assert story.execution.is_final
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        del story
+        assert not gc.collect()
+    finally:
+        if was_on:
+            gc.enable()
