@@ -53,6 +53,8 @@ async def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict
 
     Only a Struct that is surely over `bytes_max` as JSON is refused here. The caller measures the others.
     """
+    if not struct.fields:
+        return {}
     try:
         return _sound(struct, field, min(bytes_max, HERE_BYTES_MAX))
     except StructTooLarge:
