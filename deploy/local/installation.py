@@ -85,9 +85,16 @@ def _run(home: Home, work: Coroutine[Any, Any, None], say: Say) -> int:
         asyncio.run(work)
     except EXPECTED_ERRORS as error:
         work.close()
-        say(str(error))
+        say(in_words(error))
         return 1
     return 0
+
+
+def in_words(error: BaseException) -> str:
+    """An expected error without numbers of the system, and that of a database on one line."""
+    if isinstance(error, OSError) and error.filename:
+        return f"cannot use {error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) if isinstance(error, psycopg.Error) else str(error)
 
 
 async def _database_name(superuser_url: str) -> str:

@@ -24,6 +24,7 @@ import typer
 from typer.core import TyperCommand
 
 from windlass.cli import contexts
+from windlass.cli.contexts import is_address
 from windlass.cli.forms import FormOption, JsonOption, Show, chosen, show
 from windlass.cli.invocation import DEFAULT_HOME, as_typed, program
 from windlass.cli.output import say, visible
@@ -74,6 +75,8 @@ class Api:
 
     @cached_property
     def target(self) -> str:
+        if self.address is not None and not is_address(self.address):
+            raise Unusable(f"{self.address!r} is not HOST:PORT, like api.example.org:443")
         return self.address or _address_of(self.home)
 
     @cached_property
@@ -87,7 +90,7 @@ class Api:
             authority = self.authority_file.read_bytes()
         except OSError as error:
             raise Unusable(f"cannot read the authority in {self.authority_file}: {error.strerror}") from None
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(authority))
+        return grpc.secure_channel(self.target, grpc.ssl_channel_credentials(authority))
 
     def metadata(self, key: str = "admin") -> list[tuple[str, str]]:
         """With "" the call needs no key."""

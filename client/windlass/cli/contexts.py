@@ -27,6 +27,12 @@ def current() -> dict[str, Any]:
     return {name: Path(value) if name in _PATHS else value for name, value in found.items()}
 
 
+def is_address(text: str) -> bool:
+    """Whether it is a host and a port. gRPC would add a port of its own."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and not host.isspace() and port.isascii() and port.isdigit()
+
+
 @app.command()
 def add(
     name: ContextArgument,
@@ -47,6 +53,8 @@ def add(
         raise typer.BadParameter("give --home, or --address with --key-file")
     if address is not None and key_file is None:
         raise typer.BadParameter("an --address needs a --key-file")
+    if address is not None and not is_address(address):
+        raise typer.BadParameter(f"{address!r} is not HOST:PORT", param_hint="--address")
     given = {"home": home, "address": address, "key_file": key_file, "authority_file": authority_file}
     kept = _read()
     kept["contexts"][name] = {

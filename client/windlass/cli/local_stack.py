@@ -57,7 +57,7 @@ def up(options: Options) -> int:
 def explain(error: BaseException, home: Home) -> str:
     if isinstance(error, HomeTaken):
         return f"{error}; stop it with: {as_typed('windlass down', home.root)}"
-    return str(error)
+    return installation.in_words(error)
 
 
 def down(root: Path) -> int:

@@ -78,6 +78,7 @@ def test_a_context_that_is_forgotten_is_used_no_more(person: Person, tmp_path: P
         ("context", "add", "x"),
         ("context", "add", "x", "--home", "a", "--address", "b:1"),
         ("context", "add", "x", "--address", "b:1"),
+        ("context", "add", "x", "--address", "b", "--key-file", "k"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(person: Person, words: tuple[str, ...]) -> None:

@@ -144,7 +144,15 @@ def test_home_that_is_a_file_is_said_without_a_traceback(tmp_path: Path, command
     said = windlass(*command, "--home", tmp_path / "file")
     assert said.returncode == (0 if command == ("down",) else 1)
     assert "Traceback" not in said.stderr
+    assert "Errno" not in said.stderr
     assert len(said.stderr.splitlines()) == 1
+
+
+def test_migrate_says_in_a_line_that_the_database_is_away(tmp_path: Path) -> None:
+    said = windlass("migrate", "--home", tmp_path, "--database-url", NOWHERE)
+    assert (said.returncode, len(said.stderr.splitlines())) == (1, 1)
+    assert "Connection refused Is the server running" in said.stderr
+    assert "secret-word" not in said.stderr
 
 
 @pytest.mark.parametrize("command", ["up", "status"])
