@@ -169,10 +169,10 @@ async def test_each_line_of_a_file_is_a_start_and_a_refused_one_harms_no_other(c
         {"workflow": "no-such"},
         {"input": {"text": "x"}},
     ]
-    text = "\n".join(map(json.dumps, requests)) + "\n\n"
+    text = "\n\n".join(map(json.dumps, requests)) + "\n\n"
     answer = await typed("start-many", "-", "--workflow", "typed", "-o", "name", given=text)
     assert answer.returncode == 1
-    assert "start 2: " in answer.stderr
+    assert "line 3: " in answer.stderr
     assert "WORKFLOW_NOT_FOUND" in answer.stderr
     first, third = answer.stdout.split()
     assert dict((await client.get(first)).labels) == {"from": "lines"}

@@ -107,34 +107,51 @@ def start_many(
 
     A line has the fields of StartExecutionRequest as JSON. A line that is refused does not keep the others from being
     started; the exit code is then 1."""
-    requests = list(_requests_in(text_of(f"@{file}", "FILE"), workflow))
-    refused, number = 0, 0
-    for batch in _batches(requests):
+    requests = _requests_in(text_of(f"@{file}", "FILE"), workflow)
+    refused, lines = 0, iter(requests)
+    for batch in _batches(list(requests.values())):
         for item in api.call(messages.BatchStartExecutionsRequest(requests=batch)).items:
-            number += 1
+            number = next(lines)
             if item.HasField("result"):
                 show_line(item.result.execution, output_form, _show_started)
                 continue
             refused += 1
-            said = f"start {number}: {item.status.message} ({reason_of(item.status)})"
+            said = f"line {number}: {item.status.message} ({reason_of(item.status)})"
             say(visible(said), err=True)
     raise typer.Exit(1 if refused else 0)
 
 
-def _requests_in(text: str, workflow: str) -> Iterator[Any]:
-    """Each has a request id, so that a repeat of the call starts nothing twice."""
+def _requests_in(text: str, workflow: str) -> dict[int, Any]:
+    """By the numbers of their lines. Each has a request id, so that a repeat of the call starts nothing twice."""
     from google.protobuf.json_format import ParseDict, ParseError
 
+    found: dict[int, Any] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            request = ParseDict(json.loads(line), messages.StartExecutionRequest())
+            request = ParseDict(_fields_of(json.loads(line)), messages.StartExecutionRequest())
+        except json.JSONDecodeError as fault:
+            # Its own message counts lines, of which there is one here.
+            why = f"{fault.msg} at character {fault.pos + 1}"
+            raise typer.BadParameter(f"line {number} is not JSON: {why}", param_hint="FILE") from None
         except (ValueError, TypeError, AttributeError, ParseError) as fault:
             raise typer.BadParameter(f"line {number} is no request to start: {fault}", param_hint="FILE") from None
         request.workflow = request.workflow or workflow
         request.request_id = request.request_id or str(uuid.uuid4())
-        yield request
+        found[number] = request
+    return found
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """The JSON of a request. Raises TypeError in plainer words than protobuf."""
+    if not isinstance(value, dict):
+        raise TypeError('a line is an object, like {"workflow": "w", "input": {}}')
+    fields = messages.StartExecutionRequest.DESCRIPTOR.fields
+    unknown = value.keys() - {name for field in fields for name in (field.name, field.json_name)}
+    if unknown:
+        raise TypeError(f"it has no field {min(unknown)!r}, but {', '.join(field.json_name for field in fields)}")
+    return value
 
 
 def _batches(requests: list[Any]) -> Iterator[list[Any]]:

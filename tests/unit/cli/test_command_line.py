@@ -131,6 +131,20 @@ def test_usage_error_says_what_is_wrong(arguments: tuple[str, ...], said: str) -
     assert windlass(*arguments).stderr.splitlines()[-1].endswith(f": {said}")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("start it", "line 2 is not JSON: Expecting value at character 1"),
+        ("[1]", 'line 2 is no request to start: a line is an object, like {"workflow": "w", "input": {}}'),
+        ('{"inputt": {}}', "line 2 is no request to start: it has no field 'inputt', but workflow, version, input, "),
+    ],
+)
+def test_a_line_that_is_no_start_is_named_once(line: str, said: str) -> None:
+    refused = windlass("start-many", "-", given=f'{{"workflow": "w", "request_id": "r"}}\n{line}\n')
+    assert refused.returncode == 2
+    assert f": {said}" in refused.stderr.splitlines()[-1]
+
+
 def test_ids_that_are_no_text_are_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "up.json").write_text(json.dumps({"processes": [{"service": "api", "grpc": "127.0.0.1:1"}]}))
     # Nothing is sent for the first one either, so nobody is asked where no api answers.
