@@ -1,9 +1,14 @@
 """Fixtures for every test, and the rule that says which tests run at the same time."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 pytest_plugins = ["tests.support.postgres"]
+
+# How long an example takes says how busy the machine is, and nothing about the product.
+settings.register_profile("windlass", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("windlass")
 
 
 class OneStackAtATime(LoadFileScheduling):  # type: ignore[misc] # it has no types

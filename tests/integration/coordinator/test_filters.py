@@ -99,7 +99,7 @@ async def test_table_and_memory_are_of_one_mind(reads: PostgresReads) -> None:
     shown = {each["execution_id"]: execution_of(execution_record(each)) for each in stored}
     asked: list[str] = []
 
-    @settings(max_examples=250, database=None, deadline=None, phases=[Phase.generate])
+    @settings(max_examples=250, database=None, phases=[Phase.generate])
     @given(st.lists(trees(), min_size=1, max_size=3))
     def gather(filters: list[pb.Condition]) -> None:
         asked.append(" AND ".join(f"({written(each)})" for each in filters))

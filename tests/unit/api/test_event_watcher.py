@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.app import ports
@@ -120,7 +120,6 @@ pushes = st.lists(st.integers(1, 30) | st.none() | st.just("final"), max_size=60
     already=st.integers(0, 30),
     after_seq=st.integers(0, 31),
 )
-@settings(deadline=None)
 def test_sequence_has_no_gap_and_no_repeat(
     length: int, told: list[Any], growth: list[int], already: int, after_seq: int
 ) -> None:

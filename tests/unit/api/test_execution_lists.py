@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.api.app import ports
@@ -157,7 +157,6 @@ STATES = {
 )
 # The queue has one that is older than both that have started, and only the first of these fits into a page.
 @example(places={id_of(1): QUEUED, id_of(2): STARTED, id_of(3): STARTED}, state="", size=3, fitting=1, ascending=False)
-@settings(deadline=None)
 def test_pages_are_the_whole_list_in_order(
     places: dict[str, str], state: str, size: int, fitting: int, ascending: bool
 ) -> None:

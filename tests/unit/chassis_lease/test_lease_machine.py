@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from tests.support.lease_world import ADDRESSES, LEASES, LeaseWorld
 
-LeaseWorld.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+LeaseWorld.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
 TestLeaseWorld = LeaseWorld.TestCase
 
 

@@ -73,7 +73,7 @@ def ended(story: Story) -> Any:
 @example(
     {"nodes": [*map(node, "abc")], "edges": [edge("a", "c"), edge("b", "c")]}, [], ((None, ""), (None, "")), None
 ).via("two nodes before a join")
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 def test_independent_completions_commute(
     document: Document, before: list[End], ends: tuple[End, End], data: Any
 ) -> None:

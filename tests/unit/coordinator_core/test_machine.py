@@ -211,6 +211,4 @@ class Fortune(People):
 
 
 TestFortune = Fortune.TestCase
-TestFortune.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestFortune.settings = settings(max_examples=100, stateful_step_count=50, suppress_health_check=list(HealthCheck))

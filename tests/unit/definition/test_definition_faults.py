@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.definition import templates
@@ -524,7 +524,6 @@ PATHS = sorted({at for at, *_ in CORPUS})
 
 
 @given(at=st.sampled_from(PATHS), value=json_values)
-@settings(deadline=None)
 def test_anything_anywhere_is_judged_and_never_breaks(at: str, value: Any) -> None:
     """The verdict has faults with a reason, or a canonical form that reads back."""
     document = good()
@@ -536,6 +535,5 @@ def test_anything_anywhere_is_judged_and_never_breaks(at: str, value: Any) -> No
 
 
 @given(json_values)
-@settings(deadline=None)
 def test_any_json_is_judged(document: Any) -> None:
     examine(document)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.definition.examination import examine_text, warnings_of
@@ -224,7 +224,6 @@ json_values = st.recursive(
 
 
 @given(json_values)
-@settings(deadline=None)
 def test_yaml_that_was_written_reads_back(document: Any) -> None:
     for text, format_ in [
         (yaml.safe_dump(document, allow_unicode=True), Format.YAML),
@@ -235,7 +234,6 @@ def test_yaml_that_was_written_reads_back(document: Any) -> None:
         assert parsed.document == document
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60) | st.text("ab:-[]{}&*<!#'\" \n,?|>", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     for format_ in Format:
