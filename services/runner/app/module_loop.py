@@ -23,6 +23,7 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from services.chassis.telemetry.logs import logger
+from services.runner.app.short_turns import take_short_turns
 
 log = logger(__name__)
 
@@ -138,6 +139,7 @@ class ModuleLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._loop.set_task_factory(_task_of_run)
+            take_short_turns()
             self._thread.start()
         return self._loop
 

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from services.runner.app.short_turns import take_short_turns
+
 
 class ModuleThreads:
     """Counts abandoned threads. `on_return` is called on the event loop when one of them has returned."""
@@ -45,6 +47,7 @@ class ModuleThreads:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(returned, value, error)
 
+        take_short_turns()
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(work,), name="module", daemon=True).start()
         try:
