@@ -21,7 +21,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,8 @@ from typing import Any, Final
 
 import orjson
 
-from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
+from services.chassis.process.child_limits import LENGTH_BYTES, Head
+from services.chassis.process.child_start import start_child
 from services.rendering.once_more import WorkDocuments, WorkedOn, head_of, parts_of_work
 from services.rendering.requests import request_of
 from windlass.sdk import ModuleError, PermanentError, TransientError
@@ -58,13 +58,7 @@ class _Child:
     """One process and its pipes. `send` and `receive` raise TimeoutError if it stands still, EOFError if it ends."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "services.rendering"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(),
-            bufsize=0,
-        )
+        self.process = start_child("services.rendering")
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout

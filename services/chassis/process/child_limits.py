@@ -91,8 +91,6 @@ def _settle() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Where CPU is scarce, the service goes before its children.
-    os.nice(5)
     # When the machine runs out of memory, this process is killed first.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:  # noqa: PTH123
         score.write("1000")

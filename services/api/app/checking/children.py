@@ -4,14 +4,15 @@
           │                       └──► it died of its limits: the check takes too long
           └──► no turn came: try again later
 
-Hazard: a caller that goes while a child works for it leaves a half-read answer in the pipes, so that child is killed.
+Hazard: a caller that goes while a child works for it leaves a half-read answer in the socket, so that child is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import sys
+import socket
+import subprocess
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +20,8 @@ import orjson
 
 from services.api.app.checking.request import CheckRequest
 from services.chassis.grpc.errors import DependencyUnavailable, Violation
-from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
+from services.chassis.process.child_limits import LENGTH_BYTES, Head
+from services.chassis.process.child_start import start_child
 from services.chassis.process.fair_line import FairLine, NoTurn
 
 TURN_SECONDS_MAX: Final = 5.0
@@ -43,20 +45,21 @@ class _OverLimit(Exception):
 
 
 class _Child:
-    """One process and its pipes."""
+    """One process, and the socket that is both its input and its output."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._process = process
+        self._reader = reader
+        self._writer = writer
 
     @classmethod
     async def start(cls) -> _Child:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "services.api.app.checking"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=environment(),
-        )
-        child = cls(process)
+        ours, its = socket.socketpair()
+        with its:
+            process = start_child("services.api.app.checking", its.fileno(), its.fileno())
+        child = cls(process, *await asyncio.open_connection(sock=ours))
         try:
             # The child sends an empty frame when it is ready.
             await child._frame()
@@ -67,28 +70,26 @@ class _Child:
 
     @property
     def is_over(self) -> bool:
-        return self._process.returncode is not None
+        return self._process.poll() is not None
 
     async def answer(self, request: bytes) -> tuple[Head, bytes]:
         """Raises asyncio.IncompleteReadError, or ConnectionError, when the child ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(len(request).to_bytes(LENGTH_BYTES) + request)
-        await self._process.stdin.drain()
+        self._writer.write(len(request).to_bytes(LENGTH_BYTES) + request)
+        await self._writer.drain()
         return Head.decoded(await self._frame()), await self._frame()
 
     async def ended(self) -> int:
-        """The exit code of a child that has closed its pipes; negative for a signal."""
-        return await self._process.wait()
+        """The exit code of a child that has closed its socket; negative for a signal."""
+        self._writer.close()
+        return await asyncio.to_thread(self._process.wait)
 
     async def end(self) -> None:
-        if not self.is_over:
-            self._process.kill()
-            await self._process.wait()
+        self._process.kill()
+        await self.ended()
 
     async def _frame(self) -> bytes:
-        assert self._process.stdout is not None
-        length = int.from_bytes(await self._process.stdout.readexactly(LENGTH_BYTES))
-        return await self._process.stdout.readexactly(length)
+        length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES))
+        return await self._reader.readexactly(length)
 
 
 class Checkers:
@@ -143,6 +144,7 @@ class Checkers:
         child = self._idle.pop() if self._idle else await _Child.start()
         if child.is_over:
             # It ended while it was idle.
+            await child.ended()
             child = await _Child.start()
         try:
             head, answer = await child.answer(request)
