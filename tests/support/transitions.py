@@ -75,9 +75,9 @@ def concerned(execution):
     return [*ended[-1:], *execution.live.values()]
 
 
-def explore(story, commands, reached=None, likeness_of=likeness):
+def explore(story, commands, reached=None, likeness_of=likeness, about=None):
     """`commands(execution)` names the commands that are given in a state. Returns what each of them has led to, by its
-    name and the situation."""
+    name and the situation. If a node is named, that is all that has happened to it."""
     reached = defaultdict(set) if reached is None else reached
     frontier, seen = [story], set()
     while frontier:
@@ -86,7 +86,7 @@ def explore(story, commands, reached=None, likeness_of=likeness):
             for place, (name, _) in enumerate(commands(here.execution)):
                 there = here.again()
                 _, command = list(commands(there.execution))[place]
-                reached[name, situation(here.execution)].add(_apply(there, command, name))
+                reached[name, situation(here.execution)].add(_apply(there, command, name, about))
                 look = likeness_of(there.execution)
                 if look not in seen:
                     seen.add(look)
@@ -95,11 +95,14 @@ def explore(story, commands, reached=None, likeness_of=likeness):
     return reached
 
 
-def _apply(story, command, name):
+def _apply(story, command, name, about):
     if name == "tick":
         story.now = max(story.now, story.execution.next_wake())
     decision = story.when(command)
     events = decision.events
+    if about is not None:
+        named = [event for event in events if (key := getattr(event, "key", None)) is not None and key.node == about]
+        return "+".join(type(event).__name__ for event in named) or NOTHING
     if decision.refusal:
         return decision.refusal.reason.value
     return type(events[0]).__name__ if events else NOTHING

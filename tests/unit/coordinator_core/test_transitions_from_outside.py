@@ -12,7 +12,7 @@ import pytest
 from services.coordinator.core import commands as given
 from services.coordinator.core.items import LoopConfig
 from services.coordinator.core.values import ApprovalChoice, Error, ErrorClass, ExecutionState, FinalError, OutputRef
-from tests.support.story import SECOND, Story, node
+from tests.support.story import SECOND, Story, chain, node
 from tests.support.transitions import assert_table_is_full, concerned, explore, likeness_with_all
 from tests.unit.coordinator_core import test_transitions
 
@@ -231,6 +231,91 @@ def test_each_of_them_leads_in_every_situation_to_what_the_table_says(family):
     for story in WORKFLOWS[family]:
         reached = explore(story, commands, reached, likeness_with_all)
     rows = {name: _by_situation(outcomes) for name, outcomes in LEDGER[family].items()}
+    assert_table_is_full(rows, reached)
+
+
+def turns(execution):
+    for work in list(execution.ready):
+        yield "assign turn", given.Assign([given.AssignedRun(work, "i1", "r")])
+    for run in concerned(execution):
+        yield "goes on", given.ReportSuccess(run.number, run.epoch, b"{}", "false")
+        yield "done", given.ReportSuccess(run.number, run.epoch, b"{}", "true")
+
+
+def settings(execution):
+    for run in concerned(execution):
+        yield "rendered", given.ReportSuccess(run.number, run.epoch, b'{"k":1}')
+        yield "rendered badly", given.ReportSuccess(run.number, run.epoch, b"[1]")
+
+
+def branches(execution):
+    return ()
+
+
+TURNS = {"until": "output.done", "maxIterations": 2, "delay": "10s", "body": BODY}
+# The nodes that other nodes, runners and timers move. What happens to the node `a` is said in full: its events.
+NODES = {
+    turns: Story([node("a", "repeat@1", config=TURNS)]),
+    settings: Story([node("a", "state.set@1", inputs={"k": "{{ input.k }}"})]),
+    branches: Story([node("y", retry={"attempts": 1}), node("a", "join@1")], chain("y", "a")),
+}
+ANYWHERE = "final stopping paused leased ready"
+LEDGER_OF_NODES = {
+    turns: {
+        "start": {"LoopStarted": "new", "nothing": f"waiting {ANYWHERE}"},
+        "assign turn": {"nothing": "paused", "RunLeased": "ready"},
+        "goes on": {
+            "nothing": f"waiting {ANYWHERE}", "LateReportRejected": "stopping paused leased ready",
+            "RunSucceeded": "stopping paused", "RunSucceeded+WaitStarted": "leased",
+            "RunSucceeded+LoopClosed+RunFailed": "leased",
+        },
+        "done": {
+            "nothing": f"waiting {ANYWHERE}", "LateReportRejected": "stopping paused leased ready",
+            "RunSucceeded": "stopping paused", "RunSucceeded+LoopClosed+RunSucceeded": "leased",
+        },
+        "permanent": {
+            "nothing": f"new waiting {ANYWHERE}", "LateReportRejected": "stopping paused leased ready",
+            "RunFailed": "stopping paused", "RunFailed+LoopClosed+RunFailed": "leased",
+        },
+        "resume": {
+            "nothing": f"new waiting {ANYWHERE}",
+            "WaitStarted LoopClosed+RunFailed": "paused",
+        },
+        "cancel": {"nothing": "new final stopping", "RunCancelled": "paused leased waiting ready"},
+        "retry": {"nothing": f"new waiting {ANYWHERE}", "LoopStarted": "final"},
+        "tick": {
+            "nothing": "new final paused leased ready", "WaitEnded+LoopContinued": "waiting",
+            "RunCancelled": "stopping",
+        },
+    },
+    settings: {
+        "rendered": {
+            "nothing": ANYWHERE, "LateReportRejected": "stopping paused leased ready", "RunCancelled": "stopping",
+            "ControlRendered": "paused", "ControlRendered+RunSucceeded": "leased",
+        },
+        "rendered badly": {
+            "nothing": ANYWHERE, "LateReportRejected": "stopping paused leased ready", "RunCancelled": "stopping",
+            "ControlRendered": "paused", "ControlRendered+RunFailed": "leased",
+        },
+        "resume": {"nothing": f"new {ANYWHERE}", "RunSucceeded": "paused"},
+    },
+    branches: {
+        "success": {"nothing": f"new {ANYWHERE}", "RunSucceeded": "leased"},
+        "permanent": {"nothing": f"new {ANYWHERE}", "WorkBlocked": "paused leased"},
+        "resume": {"nothing": f"new {ANYWHERE}", "RunSucceeded": "paused"},
+        "retry": {"nothing": f"new {ANYWHERE}", "RunSucceeded": "final"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", LEDGER_OF_NODES, ids=lambda family: family.__name__)
+def test_what_happens_to_a_control_node_in_every_situation_is_what_the_table_says(family):
+    def commands(execution):
+        yield from moves(execution)
+        yield from family(execution)
+
+    reached = explore(NODES[family], commands, None, likeness_with_all, "a")
+    rows = {name: _by_situation(outcomes) for name, outcomes in LEDGER_OF_NODES[family].items()}
     assert_table_is_full(rows, reached)
 
 
