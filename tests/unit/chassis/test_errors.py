@@ -1,6 +1,5 @@
 """Refusals and the errors of other services pass through, and nothing of ours does."""
 
-import time
 from typing import Any
 
 import grpc
@@ -21,6 +20,7 @@ from services.chassis.grpc.errors import (
     status_of,
     trailers_of,
 )
+from tests.support.pace import stall
 from windlass.coordinator.v1 import sessions_pb2
 from windlass.coordinator.v1.sessions_pb2_grpc import (
     RunnerOutputsServicer,
@@ -193,7 +193,7 @@ async def test_call_that_was_refused_while_much_was_being_sent_may_be_repeated()
         while True:
             await call.write(part)
             # The refusal arrives behind the back of the loop, as it does in a busy process.
-            time.sleep(0.05)  # noqa: ASYNC251
+            stall(0.05)
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = RunnerOutputsStub(channel).UploadOutput()

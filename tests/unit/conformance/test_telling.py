@@ -1,11 +1,11 @@
 """A story is judged by the clock only while the machine lets the kit itself run in time."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support.pace import stall
 from windlass.conformance.kit import TRIES, KitPlan, account, tell_in_time
 from windlass.conformance.outputs import KitOutputs
 from windlass.conformance.rules import Duty, Judge
@@ -25,7 +25,7 @@ async def told_by(stalls: Sequence[float], *, breaks: Sequence[bool]) -> tuple[J
 
     async def story(scene: Scene) -> None:
         nonlocal times
-        time.sleep(stalls[times])  # noqa: ASYNC251 - the machine has nothing left for the kit
+        stall(stalls[times])
         times += 1
         scene.judge.check(Duty.SILENCE, not breaks[times - 1], "the silent stream is still open")
 
