@@ -39,6 +39,10 @@ calls `controls.end_wait`: `WaitEnded` says how the wait ended, and the control 
 this way. An execution that only waits can be parked: it gives back its slot and its memory until a message or the time
 wakes it.
 
+A loop (`controls/for_each.py`, `controls/repeat.py`) is a control node with items. These are work of the same node with
+the iterations 1 to n. The outcome of an item is judged by its loop (`loops.py`) as that of a node is judged by the
+graph, and the outcome of the loop follows that of its last item.
+
 Commands of people
 ------------------
 A command that a person gives has a message id, and the event that answers it carries this id: the event says what was
@@ -46,10 +50,6 @@ changed, or it is a CommandRefused or a CommandChangedNothing. The state remembe
 command gets the first one, whoever holds the execution by then (`answers.py`). While an execution is paused, no work is
 granted, no control node begins, and the timers of backoffs and waits are kept apart. Everything else goes on: runs
 finish, and what follows from them is kept until the execution is resumed.
-
-A loop (`controls/for_each.py`, `controls/repeat.py`) is a control node with items. These are work of the same node with
-the iterations 1 to n. The outcome of an item is judged by its loop (`loops.py`) as that of a node is judged by the
-graph, and the outcome of the loop follows that of its last item.
 
 How an execution ends
 ---------------------
@@ -60,10 +60,15 @@ finished nodes say how they are undone, they are undone first (`compensating.py`
 Obligations
 -----------
 What an execution owes to others is part of its state until the other side has it, so that a successor finds it in the
-journal and says it again; the receiver recognises the repeat. A finished execution must be reported to its
-dispatcher (the end of the lease is the acknowledgement), a runner whose execution is ending must be told to stop (the
-end of the run is the acknowledgement), a large list of a loop must be read from the output store (`ItemsRead` is the
-acknowledgement), and a large output of a loop must be put into it (`LoopClosed`).
+journal and does it again; the receiver recognises the repeat.
+
+    what is owed                                                    what acknowledges it
+    a child is started                                              ChildStarted or ChildRefused
+    a child that nobody waits for any more is cancelled             ChildCancelTold
+    a runner whose execution is ending is told to stop              the end of the run
+    a large list of a loop is read from the output store            ItemsRead
+    a large output of a loop is put into the output store           LoopClosed
+    the parent, and then the dispatcher, hear that it is finished   the end of the lease
 
 Laws
 ----
@@ -78,16 +83,23 @@ Laws
 
 Reading order
 -------------
-    values, definition, retry       the words, the compiled workflow, when work is tried again
+    values, definition, retry       the words, the compiled workflow (`compiling`), when work is tried again
     events, commands, decision      what happened, what is asked, what is answered
     state, fold                     what the events add up to
     graph, turn, advance            the rules: edges and joins, emitting events, what follows by itself
-    late_reports, answers           which reports count; how commands of people are answered once
     handlers/                       what each command does, one file per family of commands
+    late_reports, answers           which reports count; how commands of people are answered once
     controls/                       the control nodes
+    loops, items, loop_outputs      what an item means for its loop; the list of a loop, and its output
+    approvals, circuits             who may decide an approval; when calls of a target stop and begin again
+    reopening, forking              which work is done again, and which work a fork takes over
     compensating                    finished nodes are undone before an execution ends that does not end well
     state_paths, workflow_state     what templates see as `state`: where it comes from, and how branches are merged
-    inputs                          what templates see of earlier nodes
-    effects, projection             what is to be done after the commit, and the rows that show the state
-    run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect
+    inputs, outputs                 what templates see of earlier nodes; the output of an execution
+    effects, projection, summary    what is to be done after the commit, and the rows that show the state
+    touched                         which parts of the state a snapshot has to write
+    explaining                      what an execution waits for, and where its time went
+    replaying, redeciding           whether a journal still adds up to its rows, and is decided as it was
+    run_ids, child_ids, results     ids, and the checks of what a runner brought
+    effect_keys                     keys that name one effect
 """

@@ -1,14 +1,12 @@
 """The handlers of the commands, one file per family.
 
-    starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
-    reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick                             pausing    Pause, Resume
-    storing     StartLoop, FinishLoop            children   news of the executions that nodes start
-    signalling  Signal                           deciding   DecideApproval
-    reopening   Retry
-    deferring   ReportDeferred, CompleteRun, FailRun, HeartbeatRun
-    reopening   Retry                            circuits   ReportHeldBack, HoldBack, LetThrough
-    reopening   Retry                            dead_letters   Requeue, MarkFixed, Discard, Quarantine
+    starting    Start, Adopt                     leasing       Assign, Release, LoseRunner
+    reporting   what runners say of their runs   deferring     ReportDeferred, CompleteRun, FailRun, HeartbeatRun
+    timing      Tick                             circuits      ReportHeldBack, HoldBack, LetThrough
+    stopping    Cancel                           pausing       Pause, Resume
+    signalling  Signal                           deciding      DecideApproval
+    reopening   Retry                            dead_letters  Requeue, MarkFixed, Discard, Quarantine
+    storing     StartLoop, FinishLoop            children      news of the executions that nodes start
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
