@@ -72,8 +72,8 @@ def _lost_with_take_over(execution: Execution, lost: Sequence[ev.RunLost]) -> se
     begun = {run.instance_id for run in execution.live.values() if run.state is RunState.RUNNING}
     found: set[str] = set()
     seen: set[str] = set()
-    # Runs of the instances seen so far that were not lost yet.
-    open_, last = 0, 0
+    # The runs that the instances seen so far have left.
+    still_live, last = 0, 0
     for event in lost:
         run = execution.live.get(event.run)
         if run is None or event.run < last:
@@ -82,9 +82,9 @@ def _lost_with_take_over(execution: Execution, lost: Sequence[ev.RunLost]) -> se
         is_spared = instance_id in begun and run.state is RunState.LEASED and not run.work.was_spared
         if event.is_spared != is_spared:
             break
-        open_ += -1 if instance_id in seen else left[instance_id] - 1
+        still_live += -1 if instance_id in seen else left[instance_id] - 1
         seen.add(instance_id)
-        if not open_:
+        if not still_live:
             found |= seen
     return found
 

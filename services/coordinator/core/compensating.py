@@ -11,7 +11,7 @@ a compensation that fails.
 """
 
 from services.coordinator.core.events import CompensationStarted, Consequences
-from services.coordinator.core.state import Work
+from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import ExecutionState, FinalError, WorkKey
 
@@ -19,6 +19,11 @@ from services.coordinator.core.values import ExecutionState, FinalError, WorkKey
 def begin_compensation(turn: Turn, outcome: ExecutionState, error: FinalError) -> None:
     works = tuple(_undoing(work) for work in reversed(turn.execution.compensable))
     turn.emit(CompensationStarted(turn.now, outcome, error, works, Consequences(ready=works[:1])))
+
+
+def compensation_of(execution: Execution, work: Work) -> Work | None:
+    """The work that undoes this work. None: it has no compensation, or none was begun."""
+    return None if work.node.compensation is None else execution.work.get(_undoing(work))
 
 
 def _undoing(work: Work) -> WorkKey:

@@ -77,8 +77,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
     if module == STATE_SETTER:
         # The keys that it sets. A runner renders the config of a control node.
         config, inputs = inputs, b"{}"
-    # An expression without braces reads what a template reads.
-    has_templates = module in RAW_MEMBERS or is_template((config + inputs).decode())
+    has_templates = _has_templates(module, config, inputs)
     control = CONTROLS.get(module)
     if control is not None and not control.has_config:
         # It has nothing to render.
@@ -96,7 +95,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         # A control node is only rendered on a runner, which has no effect.
         is_idempotent=control is not None or bool(item.get("idempotent", False)),
         join=JoinRule(item.get("join") or "ALL"),
-        runner_labels=tuple(sorted((item.get("runnerLabels") or {}).items())),
+        runner_labels=_runner_labels(item),
         is_control=control is not None,
         needs_runner=control is None or has_templates,
         edges=tuple(edges),
@@ -142,8 +141,7 @@ def _with_compensation(node: Node, item: Document, seen: "_References") -> Node:
         return node
     config, inputs = _json(own.get("config") or {}), _json(own.get("inputs") or {})
     node_id, module = compensation_id(node.id), own["module"]
-    has_templates = module in RAW_MEMBERS or is_template((config + inputs).decode())
-    labels = tuple(sorted((own.get("runnerLabels") or {}).items()))
+    has_templates = _has_templates(module, config, inputs)
     compensation = Node(
         id=node_id,
         key=WorkKey(node_id),
@@ -154,7 +152,7 @@ def _with_compensation(node: Node, item: Document, seen: "_References") -> Node:
         # What it does not say itself is as its node says.
         timeout=_span(own, "timeout") or node.timeout,
         retry=_retry(own).over(node.retry),
-        runner_labels=labels or node.runner_labels,
+        runner_labels=_runner_labels(own) or node.runner_labels,
         is_idempotent=bool(own.get("idempotent", False)),
         # How the execution ends is decided already.
         is_failure_handled=True,
@@ -163,6 +161,15 @@ def _with_compensation(node: Node, item: Document, seen: "_References") -> Node:
         reads_execution=has_templates and _reads(b"execution", config, inputs),
     )
     return replace(node, compensation=compensation)
+
+
+def _has_templates(module: str, config: bytes, inputs: bytes) -> bool:
+    """An expression without braces reads what a template reads."""
+    return module in RAW_MEMBERS or is_template((config + inputs).decode())
+
+
+def _runner_labels(document: Document) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((document.get("runnerLabels") or {}).items()))
 
 
 def _reads(name: bytes, *documents: bytes) -> bool:

@@ -13,7 +13,7 @@ from services.coordinator.core.events import Event
 class RefusalReason(StrEnum):
     # The run is over or was taken back.
     LEASE_ENDED = "LEASE_ENDED"
-    # The report names another epoch than that of the run's lease.
+    # The report names another epoch than that of the run's lease; or the execution has a holder with a newer one.
     EPOCH_STALE = "EPOCH_STALE"
     # There is no such run, or the reporter never had it. Both get the same answer, so that nobody learns what others
     # run.
@@ -50,8 +50,6 @@ class RefusalReason(StrEnum):
     ALREADY_DECIDED = "ALREADY_DECIDED"
     # An earlier command had the same request id and other content.
     REQUEST_ID_REUSED = "REQUEST_ID_REUSED"
-    # The holder was replaced.
-    STALE_EPOCH = "STALE_EPOCH"
 
 
 @dataclass(slots=True, frozen=True)

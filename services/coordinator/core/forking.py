@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping
 
 from services.coordinator.core.advance import pass_over_all
 from services.coordinator.core.commands import FinishedWork
+from services.coordinator.core.compensating import compensation_of
 from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WorkTakenOver
 from services.coordinator.core.state import Execution, Work, WorkState
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import WorkKey
 
 
 def finished_work(origin: Execution, from_node: str) -> dict[str, FinishedWork]:
@@ -56,10 +56,9 @@ def _is_done(origin: Execution, work: Work) -> bool:
     """It has succeeded, and is not undone."""
     if work.state is not WorkState.SUCCEEDED:
         return False
-    compensation = work.node.compensation
-    if compensation is None:
+    if work.node.compensation is None:
         return True
-    undoing = origin.work.get(WorkKey(compensation.id, 0, work.key.generation))
+    undoing = compensation_of(origin, work)
     if undoing is None:
         return origin.is_final or not origin.is_ending
     return undoing.state is WorkState.FAILED

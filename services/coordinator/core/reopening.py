@@ -8,6 +8,7 @@ from reopened work leads to it: one that needed any edge (join ANY) and was let 
 
 from collections.abc import Collection, Iterable, Mapping
 
+from services.coordinator.core.compensating import compensation_of
 from services.coordinator.core.definition import Edge, JoinRule, Node
 from services.coordinator.core.events import Consequences, ReopenedWork, Resolution, WaitKind
 from services.coordinator.core.graph import JoinVerdict, Outcome, join_verdict, resolve
@@ -42,26 +43,20 @@ def _is_unfinished(execution: Execution, node: Node) -> bool:
     work = execution.current.get(node.id)
     if work is None or work.state not in SETTLED:
         return True
-    return _was_undone(execution, work) or (work.state is WorkState.FAILED and not node.is_failure_handled)
-
-
-def _was_undone(execution: Execution, work: Work) -> bool:
-    compensation = work.node.compensation
-    if compensation is None:
-        return False
-    undoing = execution.work.get(WorkKey(compensation.id, 0, work.key.generation))
-    return undoing is not None and undoing.state is WorkState.SUCCEEDED
+    undoing = compensation_of(execution, work)
+    was_undone = undoing is not None and undoing.state is WorkState.SUCCEEDED
+    return was_undone or (work.state is WorkState.FAILED and not node.is_failure_handled)
 
 
 def closure(execution: Execution, chosen: Iterable[str]) -> list[str]:
     """The chosen nodes and all that depend on them, in the order of the definition."""
-    nodes, found, open_ = execution.definition.nodes, set(chosen), list(chosen)
+    nodes, found, to_follow = execution.definition.nodes, set(chosen), list(chosen)
     sources = _sources(execution)
-    while open_:
-        for target, _ in nodes[open_.pop()].targets:
+    while to_follow:
+        for target, _ in nodes[to_follow.pop()].targets:
             if target not in found and not _stays(execution, nodes[target], sources[target], found):
                 found.add(target)
-                open_.append(target)
+                to_follow.append(target)
     output = execution.definition.output_node
     if output is not None and output.id in execution.current:
         found.add(output.id)

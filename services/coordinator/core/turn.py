@@ -130,6 +130,18 @@ class Turn:
 
     # A run failed: the work is tried again, or it failed too
 
+    def report_of(self, run: Run) -> ReportOfEnd:
+        """What is known of a run that somebody else than its runner ends."""
+        return ReportOfEnd(
+            run.number,
+            run.epoch,
+            start_time=run.start_time,
+            end_time=run.end_time or self.now,
+            inputs_hash=run.inputs_hash,
+            config_hash=run.config_hash,
+            cost_tokens=run.cost_tokens,
+        )
+
     def fail_run(
         self,
         work: Work,

@@ -515,4 +515,4 @@ def test_an_older_holder_is_refused():
     story = two_running()
     story.adopt("i1", "i2", epoch=7)
     for epoch in (6, 7):
-        assert story.adopt("i1", "i2", epoch=epoch).refusal.reason is RefusalReason.STALE_EPOCH
+        assert story.adopt("i1", "i2", epoch=epoch).refusal.reason is RefusalReason.EPOCH_STALE

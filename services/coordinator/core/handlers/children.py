@@ -7,14 +7,7 @@ A node whose child failed may be held for a person. If the child is then done ag
 the node, as if a person had given it.
 """
 
-from services.coordinator.core.commands import (
-    EndChild,
-    MarkFixed,
-    NoteChildCancelTold,
-    NoteChildStarted,
-    RefuseChild,
-    ReportOfEnd,
-)
+from services.coordinator.core.commands import EndChild, MarkFixed, NoteChildCancelTold, NoteChildStarted, RefuseChild
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.events import (
     ChildCancelTold,
@@ -26,7 +19,7 @@ from services.coordinator.core.events import (
 )
 from services.coordinator.core.handlers.reopening import fix_held
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, fault_of
-from services.coordinator.core.state import ChildExecution, Wait
+from services.coordinator.core.state import ChildExecution, Run, Wait
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Error, ErrorClass, ExecutionState, FinalError
 
@@ -72,9 +65,7 @@ def end_child(turn: Turn, command: EndChild) -> CommandRefusal | None:
         assert command.output is not None
         turn.succeed(wait.work, command.output)
     else:
-        start_time = turn.execution.runs[run - 1].start_time
-        report = ReportOfEnd(run, 0, start_time=start_time, end_time=turn.now)
-        turn.fail_run(wait.work, report, error, random=command.random)
+        turn.fail_run(wait.work, turn.report_of(run), error, random=command.random)
     return None
 
 
@@ -102,9 +93,9 @@ def _error_of(wait: Wait, command: EndChild) -> Error | None:
     return Error(error_class, failure.type, message[:ERROR_MESSAGE_MAX])
 
 
-def _end_wait(turn: Turn, wait: Wait) -> int:
+def _end_wait(turn: Turn, wait: Wait) -> Run:
     """Returns the run that has waited."""
     assert wait.child is not None
-    run = wait.child.run
-    turn.emit(WaitEnded(turn.now, wait.work.key, run, WaitOutcome.ARRIVED))
+    run = turn.execution.runs[wait.child.run - 1]
+    turn.emit(WaitEnded(turn.now, wait.work.key, run.number, WaitOutcome.ARRIVED))
     return run

@@ -5,7 +5,7 @@ Each dead letter is resolved once. The same resolution again changes nothing; an
 
 from services.coordinator.core import results
 from services.coordinator.core.answers import answered_once, ended
-from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, ReportOfEnd, Requeue
+from services.coordinator.core.commands import Discard, MarkFixed, Quarantine, Requeue
 from services.coordinator.core.decision import CommandRefusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, RunQuarantined, WaitKind
 from services.coordinator.core.graph import Outcome, judge
@@ -91,7 +91,7 @@ def quarantine(turn: Turn, command: Quarantine) -> CommandRefusal | None:
     turn.emit(RunQuarantined(turn.now, run.work.key, run.number, command.message_id, command.caller, command.notes))
     # Nobody has to stop a run that its runner has reported.
     turn.fail_run(
-        run.work, _report_of(turn, run), _error(run, command), is_reported=run.is_answered, reason=FailureReason.MANUAL
+        run.work, turn.report_of(run), _error(run, command), is_reported=run.is_answered, reason=FailureReason.MANUAL
     )
     return None
 
@@ -127,16 +127,3 @@ def _error(run: Run, command: Quarantine) -> Error:
     message = command.notes or f"set apart by {command.caller}"
     before = f"; its last attempt failed: {run.error.type}: {run.error.message}" if run.error is not None else ""
     return Error(ErrorClass.PERMANENT, "QUARANTINED", (message + before)[: results.ERROR_MESSAGE_MAX])
-
-
-def _report_of(turn: Turn, run: Run) -> ReportOfEnd:
-    """What is known of the run stays."""
-    return ReportOfEnd(
-        run.number,
-        run.epoch,
-        start_time=run.start_time,
-        end_time=run.end_time or turn.now,
-        inputs_hash=run.inputs_hash,
-        config_hash=run.config_hash,
-        cost_tokens=run.cost_tokens,
-    )

@@ -73,7 +73,7 @@ def fail(turn: Turn, command: commands.FailRun) -> CommandRefusal | None:
     if run is None:
         return _void(command)
     turn.emit(ev.OutsideAnswered(turn.now, run.work.key, run.number, command.message_id))
-    turn.fail_run(run.work, _report_of(turn, run), command.error, random=command.random)
+    turn.fail_run(run.work, turn.report_of(run), command.error, random=command.random)
     return None
 
 
@@ -93,7 +93,7 @@ def time_out(turn: Turn, work: Work, random: float) -> None:
     assert run is not None
     turn.emit(ev.WaitEnded(turn.now, work.key, run.number, ev.WaitOutcome.EXPIRED))
     message = f"not done {work.node.timeout / SECOND:g} s after it was granted, and nobody has said how it ended"
-    turn.fail_run(work, _report_of(turn, run), Error(ErrorClass.TIMEOUT, NODE_TIMEOUT, message), random=random)
+    turn.fail_run(work, turn.report_of(run), Error(ErrorClass.TIMEOUT, NODE_TIMEOUT, message), random=random)
 
 
 def _open_run(execution: Execution, number: int) -> Run | None:
@@ -109,15 +109,3 @@ def _open_run(execution: Execution, number: int) -> Run | None:
 
 def _void(command: commands.OutsideCommand) -> CommandRefusal:
     return CommandRefusal(RefusalReason.RUN_ENDED, f"run {command.run} is over, so its completion token is void")
-
-
-def _report_of(turn: Turn, run: Run) -> commands.ReportOfEnd:
-    return commands.ReportOfEnd(
-        run.number,
-        run.epoch,
-        start_time=run.start_time,
-        end_time=turn.now,
-        inputs_hash=run.inputs_hash,
-        config_hash=run.config_hash,
-        cost_tokens=run.cost_tokens,
-    )

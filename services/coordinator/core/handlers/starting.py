@@ -48,7 +48,7 @@ def adopt(turn: Turn, command: Adopt) -> CommandRefusal | None:
     execution = turn.execution
     if command.epoch <= execution.epoch:
         message = f"epoch {command.epoch} does not follow epoch {execution.epoch}"
-        return CommandRefusal(RefusalReason.STALE_EPOCH, message)
+        return CommandRefusal(RefusalReason.EPOCH_STALE, message)
     if execution.is_final:
         return CommandRefusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
     turn.emit(ExecutionAdopted(turn.now, command.epoch, command.holder, command.wake_time, command.grant_time))

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from services.coordinator.core.commands import ReportOfEnd, Tick
+from services.coordinator.core.commands import Tick
 from services.coordinator.core.controls import end_wait
 from services.coordinator.core.decision import CommandRefusal
 from services.coordinator.core.events import BackoffEnded, WaitKind, WaitOutcome
@@ -51,5 +51,4 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
 def _time_out(turn: Turn, run: Run, random: float) -> None:
     message = f"not done {run.work.node.timeout / SECOND:g} s after it began, and its runner does not say why"
     error = Error(ErrorClass.TIMEOUT, NODE_TIMEOUT, message)
-    report = ReportOfEnd(run.number, run.epoch, start_time=run.start_time, end_time=turn.now)
-    turn.fail_run(run.work, report, error, random=random, is_reported=False)
+    turn.fail_run(run.work, turn.report_of(run), error, random=random, is_reported=False)
