@@ -134,7 +134,7 @@ class DirectoryBlobs:
         return await self._in_thread(self._get, ref, owner)
 
     async def get_parts(self, ref: NamesBlob, owner: str) -> AsyncIterator[bytes]:
-        """The same in parts. Raises BlobMissing, after the last part if the value is not what it was."""
+        """The value in parts. Raises BlobMissing, after the last part if the value is not what it was."""
         digest, file = hashlib.sha256(), await self._opened(self._open, ref, owner)
         try:
             while part := await self._in_thread(file.read, PIECE_BYTES):
@@ -172,7 +172,7 @@ class DirectoryBlobs:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
 
     async def _opened(self, opens: Callable[..., _Closes], *given: Any) -> _Closes:
-        """What is opened in a thread. If the caller goes meanwhile, it is closed there."""
+        """Opens something in a thread. If the caller goes meanwhile, it is closed there."""
         opening = self._threads.submit(opens, *given)
         try:
             return await asyncio.wrap_future(opening)

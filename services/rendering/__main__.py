@@ -29,7 +29,7 @@ BYTES_PER_SECOND: Final = 16 * 1024 * 1024
 # With this factor 64 MiB have 22 for each byte, and 16 MiB have 46.
 MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
 MEMORY_PER_REQUEST_BYTE: Final = 14
-# In a rendered document: what the runner parses within a second, and in 200 MB.
+# The values in a rendered document. The runner parses so many within a second, and in 200 MB.
 VALUES_MAX: Final = 1_000_000
 
 

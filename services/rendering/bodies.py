@@ -53,7 +53,7 @@ def body_of(raw: bytes, content_type: str) -> Any:
 
 
 def body_as_json(raw: bytes, content_type: str) -> bytes:
-    """The same as JSON. Raises PermanentError for a body that is nested too deep for an output."""
+    """The body as JSON. Raises PermanentError for a body that is nested too deep for an output."""
     value = body_of(raw, content_type)
     if isinstance(value, str):
         return orjson.dumps(value)

@@ -1,13 +1,13 @@
-"""How much CPU time each workspace may use in the children that render.
+"""Limits the CPU time that each workspace may use in the children that render.
 
-What a workspace has used is forgotten at a steady rate. One that has used more than the burst waits until enough is
-forgotten, so over a long time it uses no more than that rate.
+The time that a workspace has used is forgotten at a steady rate. One that has used more than the burst waits until
+enough is forgotten, so over a long time it uses no more than that rate.
 """
 
 from __future__ import annotations
 
 BURST_SECONDS = 10.0
-# Of a core.
+# The share of a core that a workspace may use for ever.
 RATE = 0.5
 # Beyond this number, workspaces that have nothing left to forget are dropped.
 KEPT_MAX = 1_000

@@ -32,7 +32,7 @@ _LINE = re.compile(r"\s*\(in <\w+>:\d+\)")
 
 
 class _Data:
-    """What templates see."""
+    """The data that templates see."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self._scope = scope

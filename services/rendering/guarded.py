@@ -59,7 +59,7 @@ def guarded(value: Any) -> Any:
 
 
 def unguarded(value: Any) -> Any:
-    """The same data as plain JSON."""
+    """The data of a guarded value as plain JSON."""
     if isinstance(value, dict):
         return {key: unguarded(value[key]) for key in value}
     return [unguarded(item) for item in value] if isinstance(value, list | tuple) else value

@@ -145,7 +145,7 @@ class RendererProcess:
         return json.loads(self._resolved({"expression": expression, "scope": scope}, unparsed))
 
     def render_once_more(self, work: WorkDocuments, scope: Mapping[str, Any], unparsed: Unparsed) -> WorkedOn:
-        """What a run worked on. Nothing of it is parsed here."""
+        """Renders again what a run worked on. Nothing of it is parsed here."""
         asked = {**head_of(work, scope), "paths": list(unparsed)}
         return WorkedOn.of(self._asked(asked, [*parts_of_work(work), *unparsed.values()]))
 

@@ -24,7 +24,7 @@ class Seen(Protocol):
     def create_time(self) -> str: ...
     @property
     def iteration(self) -> int:
-        """Of an item or a turn of a loop, counted from 1. 0: it is none."""
+        """The number of the item or the turn of a loop, counted from 1. 0: the work is neither."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Seen(Protocol):
 
     @property
     def outputs(self) -> Mapping[str, object]:
-        """Those that are no bytes are loaded."""
+        """The outputs that are no bytes are loaded first."""
         ...
 
     @property
@@ -54,7 +54,7 @@ class Seen(Protocol):
 
 
 def scope_of(seen: Seen) -> dict[str, Any]:
-    """What templates see besides the data."""
+    """Templates see this besides the data."""
     execution: dict[str, Any] = {"id": seen.execution_id, "workflow": seen.workflow}
     if seen.version:
         execution |= {"version": seen.version, "create_time": seen.create_time}

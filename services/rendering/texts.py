@@ -90,12 +90,12 @@ def _fault(message: str) -> PermanentError:
 
 
 class _Level:
-    """What stands between two brackets, or the whole expression."""
+    """The part of an expression between two brackets, or the whole expression."""
 
     def __init__(self) -> None:
         # The words of each operand of the present chain of `~`.
         self.operands: list[list[Word]] = [[]]
-        # How many an `if` wait for their `else`.
+        # The number of `if`s that wait for their `else`.
         self.ifs = 0
 
 

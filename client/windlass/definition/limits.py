@@ -13,10 +13,10 @@ DEPTH_MAX: Final = 30
 STATE_KEYS_MAX: Final = 64
 FAULTS_MAX: Final = 1_000
 VERSION_MAX: Final = 2**31 - 1
-# How many levels of children an execution has below it at most.
+# So many levels of children may be below an execution that has no parent.
 CHILD_DEPTH_MAX: Final = 16
 
-# Of a for_each@1: its items, and those that are under way at once. Of a repeat@1: its turns.
+# A for_each@1 has so many items, and so many of them under way at once. A repeat@1 takes so many turns.
 ITEMS_MAX: Final = 10_000
 PARALLEL_MAX: Final = 1_000
 PARALLEL_DEFAULT: Final = 10
@@ -31,7 +31,7 @@ SIGNAL_CHARACTERS_MAX: Final = 128
 TITLE_CHARACTERS_MAX: Final = 256
 ASSIGNEES_MAX: Final = 50
 ASSIGNEE_CHARACTERS_MAX: Final = 128
-# Of one approval. Its output holds the forms of all decisions, and has to fit into the journal.
+# The limits of one approval. Its output holds the forms of all decisions, and has to fit into the journal.
 APPROVALS_REQUIRED_MAX: Final = 10
 FORM_BYTES_MAX: Final = 16 * 1024
 

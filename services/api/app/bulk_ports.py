@@ -30,8 +30,8 @@ class BulkJobs(Protocol):
 
 
 class BulkLeases(Protocol):
-    """What an api that works on jobs stores. `add_page`, `at_place`, `advance` and `end` raise JobLost when another api
-    has the job, or it has ended."""
+    """The jobs, for the api that works on them. `add_page`, `at_place`, `advance` and `end` raise JobLost when another
+    api has the job, or it has ended."""
 
     async def claim(self, holder: uuid.UUID, term_seconds: float, limit: int) -> Sequence[BulkJob]:
         """Take running jobs that no api holds, oldest first. Their leases end after `term_seconds`."""

@@ -63,7 +63,7 @@ _TRY_AGAIN_SECONDS: Final = 5.0
 
 
 class _Turns:
-    """When a workspace gave its last command."""
+    """The time at which a workspace gave its last command."""
 
     def __init__(self) -> None:
         self.last: float | None = None

@@ -57,7 +57,7 @@ class DeadLetters:
         return found
 
     async def page(self, asked: DeadLetterQuery, matches: Matches) -> Sequence[DeadLetterView]:
-        """At most `limit` dead letters, in order."""
+        """Returns at most `limit` dead letters, in order."""
         failed, is_whole = await self._not_admitted(asked, matches)
         if not is_whole:
             raise DependencyUnavailable("the queue", "too long to be searched with this filter", retry_after=5.0)

@@ -37,7 +37,7 @@ class Identifiers:
 
 
 def is_run_id(text: str) -> bool:
-    """As for the id of an execution."""
+    """False: no execution that a replica can have minted has such a run."""
     execution_id, _, number = text.partition(".")
     return is_execution_id(execution_id) and number.isascii() and number.isdigit() and len(number) < 10
 

@@ -151,10 +151,10 @@ class ExecutionView(NamedTuple):
 
 
 class ImportedTo(NamedTuple):
-    """Where an import goes. The fields are those of the coordinator's ImportPartsRequest."""
+    """The place where an import goes. The fields are those of the coordinator's ImportPartsRequest."""
 
     workspace: str
-    # Of the copy, if this is no repeat.
+    # The id of the copy, if this is no repeat.
     execution_id: str
     request_id: str
     # JSON: what the templates of the definition read.
@@ -179,7 +179,7 @@ class EventView(NamedTuple):
 class ApprovalView(NamedTuple):
     """An approval, as far as use cases read it. `rpc/translate.py` shows all of it."""
 
-    # That of its run.
+    # The id of its run is its own.
     id: str
     workspace: str
     # The name of the public state.
@@ -319,7 +319,7 @@ class Workflows(Protocol):
     async def version(self, version_id: str) -> VersionRecord | None: ...
 
     async def startable_names(self, workspace: str, workflows: Collection[str]) -> Collection[str]:
-        """Those of the workflows that are there and not archived."""
+        """The names of those workflows that are there and not archived."""
         ...
 
 

@@ -51,7 +51,7 @@ class Startable(NamedTuple):
     version: int
     is_archived: bool
     check: InputCheck | None
-    # In microseconds; 0: no timeout.
+    # The timeout in microseconds. 0: none.
     timeout: int
     limits: TierLimits
     runner_weight: int

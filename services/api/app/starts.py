@@ -44,7 +44,7 @@ class StartCommand(NamedTuple):
     request_id: str
     labels: Mapping[str, str]
     priority: int
-    # In nanoseconds; 0: no timeout.
+    # The timeout in nanoseconds. 0: none.
     timeout: int
     # None: it is no fork. All else but the request id follows from it, and from its origin.
     fork: ForkOf | None = None
@@ -59,7 +59,7 @@ class PreparedStart(NamedTuple):
     execution_id: str
     # The input as JSON.
     content: bytes
-    # In nanoseconds since 1970; 0: no deadline.
+    # Both times are in nanoseconds since 1970. A deadline of 0 is none.
     create_ns: int
     deadline_ns: int
 

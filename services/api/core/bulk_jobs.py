@@ -45,7 +45,7 @@ class BulkState(StrEnum):
 
 
 class BulkOrder(NamedTuple):
-    """What a caller asks for."""
+    """The order of a caller, for all executions that match."""
 
     # One of BulkAction, unless a newer version has other actions and took the order.
     action: str
@@ -57,7 +57,7 @@ class BulkOrder(NamedTuple):
 
 
 class BulkAnswer(NamedTuple):
-    """How an execution has answered the command."""
+    """The answer of one execution to the command."""
 
     execution_id: str
     # "": it has got it.
@@ -98,12 +98,12 @@ class BulkJob(NamedTuple):
 
     @property
     def request_id(self) -> str:
-        """That of the command for each execution. So an execution that is given it twice carries it out once."""
+        """Each execution is given the command under this id. So one that is given it twice carries it out once."""
         return f"job:{self.job_id}"
 
 
 def outcome(job: BulkJob) -> BulkState | None:
-    """What the job ends as now. None: it goes on."""
+    """The state in which the job ends now. None: it goes on."""
     if job.is_counted and job.tally.place >= job.matched:
         return BulkState.DONE
     return None if job.stop_time is None else BulkState.STOPPED

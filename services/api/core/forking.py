@@ -1,4 +1,4 @@
-"""What a fork takes over from its origin."""
+"""Decides from which point of its origin a fork takes over what was done."""
 
 
 def taken_over_seq(state: str, last_seq: int, from_node: str, *, has_new_input: bool) -> int:

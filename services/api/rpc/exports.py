@@ -22,9 +22,9 @@ from windlass.api.v1 import exports_pb2_grpc
 from windlass.api.v1.resources_pb2 import Workflow
 from windlass.api.v1.workflows_pb2 import ValidateWorkflowRequest
 
-# Without outputs. The journal of an execution with 100,000 events has some 20 MiB.
+# An export without outputs. The journal of an execution with 100,000 events has some 20 MiB.
 REPLAY_BYTES_MAX: Final = 64 * 1024 * 1024
-# With outputs.
+# An export with outputs.
 IMPORT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 

@@ -30,7 +30,7 @@ from windlass.definition.examination import Verdict, child_warnings, warnings_of
 
 T = TypeVar("T")
 SHA256_BYTES: Final = 32
-# How long an answer waits for the announced modules, which only matter for warnings.
+# An answer waits so long for the announced modules, which only matter for warnings.
 ANNOUNCED_SECONDS: Final = 1.0
 
 

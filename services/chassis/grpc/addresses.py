@@ -3,6 +3,7 @@
 `host:port,host:port` is a list. `@/path/to/file` names a file, with addresses between commas or white space and with
 `#` comments, which is read twice a second. `dns:name:port` makes each address of the name a peer, as with a
 headless service in Kubernetes.
+
 While a source cannot be read (the file is being replaced, the resolver is down), its last answer stays: a peer is
 dropped only when it is known to be gone.
 """

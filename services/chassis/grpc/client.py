@@ -2,6 +2,7 @@
 
 A channel is a thin wrapper that adds both, because interceptors would cost several times as much. The deadline is the
 `timeout=` of each call, because one in a service config fires early and never reaches the server.
+
 Hazard: a channel reconnects for ever. Call `forget` when its address has left the address book.
 """
 

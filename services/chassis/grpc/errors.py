@@ -3,6 +3,7 @@
 Our code raises or returns a `Refusal` that names a reason. Only the tables below say which code a reason has. Any other
 exception is a fault of ours: the client gets INTERNAL and an error id, and the log gets the rest under that id. The
 client never gets a traceback, a class name or SQL.
+
 Hazard: details travel in trailers, and a client accepts only 8 KiB of them by default. So all details are clipped. A
 longer list of violations belongs in a response message.
 """

@@ -5,8 +5,10 @@ each call, costs a unary call several times as much. Order matters: the caller i
 so that nobody without a key learns what a well-formed request is, and its call is counted before anything of it is read
 (open_calls.py, receiving.py). Before a request is parsed, and before an answer is sent, room is taken for it
 (held_messages.py). Errors are mapped outermost, so that no internal text gets out.
+
 Every handler is registered for a stream of requests, also when it reads only one. gRPC calls other handlers when their
 request has arrived; a stranger who never sends it could then hold calls of every method without a key.
+
 Hazard: cancellation (the caller has gone) passes through unchanged; it is no failure of the handler.
 """
 

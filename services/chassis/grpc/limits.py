@@ -50,7 +50,7 @@ class ServerLimits:
     open_slow_seconds: float = 0.1
     open_receive_seconds: float = 5.0
     open_arriving_bytes_max: int = 64 * MEBIBYTE
-    # The same with a key.
+    # The same limits hold for requests with a key.
     key_slow_seconds: float = 0.2
     key_receive_seconds: float = 10.0
     key_arriving_bytes_max: int = 256 * MEBIBYTE

@@ -5,6 +5,7 @@ most half, and a key a third. Its address does not count, because the callers be
 while the key is looked up, it takes a place of its address. A call without a key takes a place of its address for as
 long as it lasts. All methods that need no key share their places, because each such call may hold memory of a request.
 Our own services are not counted.
+
 Hazard: a call counts until gRPC is done with it. A caller that does not read the answer keeps the call open after its
 handler has ended.
 """

@@ -45,7 +45,7 @@ class _Read:
     # When its call came, which may have waited for a place since then; and when it got its place.
     came: float
     since: float
-    # Where it has its place.
+    # The places among which it has its own.
     places: Turns | Shares
 
 

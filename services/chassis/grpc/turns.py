@@ -12,7 +12,7 @@ from services.chassis.grpc.shares import Shares
 
 
 class Turns:
-    """For one event loop."""
+    """The places of one event loop."""
 
     def __init__(self, places: int) -> None:
         self._places = Shares(places)

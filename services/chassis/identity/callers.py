@@ -4,6 +4,7 @@ A method without a rule is never served: the guard refuses to register it (grpc/
 `<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret itself is never sent. The
 secret file may have several secrets, one per line. The first one signs and all are accepted, so that the secret can be
 changed without an outage.
+
 Hazards: anyone who reads the traffic can replay the credential, so use mTLS between machines. The identity is then the
 common name of the client's certificate, and the header is not accepted. Every certificate that the authority signs
 makes its owner a service, so the authority must sign no other certificates (docs/security.md).

@@ -2,6 +2,7 @@
 
 Any other text that has the form of a key is an identity without rights: the guard answers ROLE_REQUIRED, without
 asking the service that keeps the keys.
+
 Hazard: a revoked system key is accepted here until the process is started with another hash.
 """
 

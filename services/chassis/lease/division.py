@@ -1,4 +1,4 @@
-"""How a holder divides its free places among the servers that it is attached to.
+"""Divides the free places of a holder among the servers that it is attached to.
 
 Every server gets a small standing credit, so that its first work starts without a round trip. The rest is
 divided in proportion to the demand that each server has stated, or equally when no server has demand. A

@@ -82,7 +82,7 @@ class Attach:
     holder: str
     # The identity that leases name. It is fresh at every start and after every refused renewal.
     instance_id: str = ""
-    # How many leases the holder works on at once. It may ask for more by its credit.
+    # The holder works on so many leases at once. It may ask for more by its credit.
     capacity: int = 0
     version: str = ""
     held: Sequence[Lease] = ()
@@ -145,10 +145,10 @@ class StreamFault:
 
 @dataclass(slots=True)
 class HolderFrame:
-    """From holder to server."""
+    """A frame from a holder to its server."""
 
     attach: Attach | None = None
-    # How many grants have arrived on this session. All of them are taken, except the refused ones.
+    # The number of grants that have arrived on this session. All of them are taken, except the refused ones.
     grants_seen: int = 0
     refused: Sequence[Refused] = ()
     reports: Sequence[Report] = ()
@@ -160,7 +160,7 @@ class HolderFrame:
 
 @dataclass(slots=True)
 class ServerFrame:
-    """From server to holder."""
+    """A frame from a server to a holder."""
 
     attached: Attached | None = None
     taken: Sequence[str] = ()

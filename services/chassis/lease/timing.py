@@ -8,7 +8,7 @@ from typing import Self
 class LeaseTiming:
     """Seconds. The lease is safe because beat < self_fence < term < granted_again."""
 
-    # How long the holder's leases live after a renewal, by the database's clock.
+    # The holder's leases live so long after a renewal, by the database's clock.
     term: float
     # The time between two beats. Several fit into a term, so that a lost beat does no harm.
     beat: float

@@ -38,7 +38,7 @@ class InvalidSettings(ValueError):
         super().__init__("; ".join(self.faults))
 
 
-# How each bound is compared, and its words in a fault.
+# The comparison of each bound, and its words in a fault.
 _BOUNDS: Final[Mapping[str, tuple[Callable[[Any, Any], bool], str]]] = {
     "gt": (operator.gt, "more than"),
     "ge": (operator.ge, "at least"),

@@ -27,7 +27,7 @@ class _Workspace:
 
 
 class FairLine:
-    """For one event loop."""
+    """The line of one event loop."""
 
     def __init__(self, places: int, *, places_of_each: int = 1) -> None:
         self._places = asyncio.Semaphore(places)

@@ -26,7 +26,7 @@ from windlass.definition.limits import APPROVALS_REQUIRED_MAX, ASSIGNEES_MAX, DE
 LABELS_MAX: Final = 32
 LABEL_KEY_CHARACTERS_MAX: Final = 63
 LABEL_CHARACTERS_MAX: Final = 255
-# Of every text but a message: reasons and notes have so many, and all others fewer.
+# This holds for every text but a message. Reasons and notes may have so many, and all others have fewer.
 TEXT_CHARACTERS_MAX: Final = 1_024
 # The output of an execution also names its nodes (core/outputs.py).
 OUTPUT_BYTES_MAX: Final = INLINE_BYTES_MAX + 70 * NODES_MAX
@@ -37,7 +37,7 @@ _BINARY: Final = frozenset({"inputs_hash", "config_hash", "edges"})
 
 
 class EventLimits:
-    """Of one journal."""
+    """The limits of one journal, whose events are checked in their order."""
 
     def __init__(self) -> None:
         # By the run of the approval. All decisions about it are in one row.

@@ -44,7 +44,7 @@ _NAMED: Final = re.compile(rb'\{"\$ref":"([^"\\]+)"')
 
 
 class ImportOrder(NamedTuple):
-    # That of the copy, and that of the execution where it ran.
+    # The first is the id of the copy, the second that of the execution where it ran.
     execution_id: str
     imported_execution_id: str
     workspace: str

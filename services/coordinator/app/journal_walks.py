@@ -26,7 +26,7 @@ from services.coordinator.core.state import Execution
 log = logger(__name__)
 
 _APPENDS_PER_READ: Final = 200
-# Of all workspaces, and of each.
+# Walks that are under way at once: of all workspaces, and of each.
 _AT_ONCE: Final = 4
 _AT_ONCE_OF_EACH: Final = 2
 # So many events are applied before the event loop does other work.

@@ -35,9 +35,9 @@ _CALL_MAX: Final = 1_000
 
 class ParkedWait(NamedTuple):
     execution_id: str
-    # Of the lease that ended when it was parked.
+    # The epoch of the lease that ended when it was parked.
     epoch: int
-    # When it looks by itself.
+    # The time at which it looks by itself.
     until: Instant
     # How much of its work waits for the circuit.
     works: int

@@ -284,7 +284,7 @@ class Relatives(Protocol):
     async def cancel_child(self, execution: Execution, child_execution_id: str) -> None: ...
 
     async def tell_parent(self, execution: Execution) -> None:
-        """How the execution ended."""
+        """Tells the parent how the execution ended."""
         ...
 
 
@@ -312,16 +312,16 @@ class CircuitStanding(NamedTuple):
     # A CircuitState.
     state: str
     generation: int
-    # Those that are in force.
+    # The number of permits that are in force.
     permits: int
-    # Until the target may be probed. It may have passed.
+    # The time until the target may be probed. It is negative or 0 if that time has passed.
     retry_seconds: float
 
 
 class CircuitChange(NamedTuple):
     before: Circuit
     after: Circuit
-    # By the clock of the database.
+    # The time of the visit, by the clock of the database.
     now: Instant
 
 
@@ -348,7 +348,7 @@ class ShownCircuits(Protocol):
     """The circuits of a workspace, for people."""
 
     async def page(self, workspace: str, state: str, prefix: str, after: str, limit: int) -> Sequence[Circuit]:
-        """Those in a state ("": any) whose targets begin with the prefix, in the order of their targets."""
+        """The circuits in a state ("": any) whose targets begin with the prefix, in the order of their targets."""
         ...
 
     async def get(self, workspace: str, target: str) -> Circuit | None: ...

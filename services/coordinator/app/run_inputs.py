@@ -40,9 +40,9 @@ from windlass.sdk import PermanentError, TransientError
 
 # Inputs and config together, in one message, whose values take more room than their JSON.
 SHOWN_BYTES_MAX: Final = 1024 * 1024
-# The same in parts.
+# The same limit for an answer in parts.
 IN_PARTS_BYTES_MAX: Final = 64 * 1024 * 1024
-# Of the outputs in the store that the templates see, together. A runner loads no more either.
+# All outputs in the store that the templates see, together. A runner loads no more either.
 _LOADED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 

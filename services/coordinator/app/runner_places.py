@@ -67,14 +67,14 @@ class Use:
         self._slot, self._ended = slot, 0
 
 
-# By workspace and module.
+# The use of one runner, by workspace and module.
 Uses = Mapping[tuple[str, str], Use]
 _NOBODY: Final[Uses] = MappingProxyType({})
 
 
 class RunnerPlaces:
     def __init__(self) -> None:
-        # By instance.
+        # The uses of each runner, by its instance.
         self._uses: dict[str, dict[tuple[str, str], Use]] = {}
         # How long runs of each workspace have held places, all runners together, and when that was.
         self._spent: dict[str, tuple[float, Instant]] = {}

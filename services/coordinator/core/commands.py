@@ -207,7 +207,7 @@ class ReportOfEnd(ReportOfRun):
 class ReportHeldBack(ReportOfRun):
     """A runner did not call the target of the work, because it was told that its circuit is open."""
 
-    # As its module names it.
+    # The target as its module names it.
     target: str
     # When the circuit may let the work through.
     until: Instant = 0
@@ -239,7 +239,7 @@ class ReportFailure(ReportOfEnd):
     retry_after: Span = 0
     # Empty: that of the last progress.
     cursor: bytes = b""
-    # What the runner has rendered, for people. Empty: nothing.
+    # The runner has rendered this, which is kept for people. Empty: it has rendered nothing.
     rendered: bytes = b""
 
 
@@ -412,9 +412,9 @@ class HeartbeatRun(OutsideCommand):
 
 _Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | ReportDeferred
 _OfRunners: TypeAlias = _Reports | Assign | Release | LoseRunner
-_OfLetters: TypeAlias = Requeue | MarkFixed | Discard | Quarantine
+_OfDeadLetters: TypeAlias = Requeue | MarkFixed | Discard | Quarantine
 _OfOutside: TypeAlias = CompleteRun | FailRun | HeartbeatRun
-_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside | _OfLetters
+_OfPeople: TypeAlias = Cancel | Pause | Resume | Retry | Signal | DecideApproval | _OfOutside | _OfDeadLetters
 _OfChild: TypeAlias = NoteChildStarted | RefuseChild | NoteChildCancelTold | EndChild
 _OfLoops: TypeAlias = StartLoop | FinishLoop
 _OfCircuits: TypeAlias = ReportHeldBack | HoldBack | LetThrough

@@ -17,7 +17,7 @@ from services.coordinator.core import events as ev
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import SPAN_MAX, ExecutionState, FailureReason, RunState
 
-# What comes after an event in its append, the event first.
+# An event, and after it those that follow it in its append.
 _Append = Sequence[Any]
 
 
@@ -53,7 +53,7 @@ def _start(execution: Execution, append: _Append) -> commands.Command | None:
     )
 
 
-# What a take-over brings about itself, before anything follows from it.
+# A take-over brings these about itself, before anything follows from it.
 _OF_TAKE_OVER = (ev.RunLost, ev.WaitStarted, ev.StopOrdered, ev.RunCancelled, ev.ChildCancelOrdered)
 
 
@@ -120,7 +120,7 @@ def _lose(execution: Execution, append: _Append) -> commands.Command:
 
 
 def _of_live(make: Callable[[Run, Any], commands.Command | None]) -> Callable[[Execution, _Append], Any]:
-    """What a runner said of a run that it had."""
+    """Infers a command that a runner gave about a run that it had."""
 
     def infer(execution: Execution, append: _Append) -> commands.Command | None:
         run = execution.live.get(append[0].run)

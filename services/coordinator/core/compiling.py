@@ -115,7 +115,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
 
 
 def _body(item: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node:
-    """What the loop does for each item: a node like any other, with the loop's own id, policies and place."""
+    """The loop does this for each item. It is a node like any other, with the loop's own id, policies and place."""
     config = item["config"]
     until = str(config.get("until") or "")
     of_body = {key: value for key, value in item.items() if key not in ("config", "inputs")} | dict(body_of(item) or {})
@@ -178,7 +178,7 @@ def _reads(name: bytes, *documents: bytes) -> bool:
 
 
 def _target(module: str, config: Document) -> str:
-    """What the node calls, if no template says so."""
+    """The target that the node calls. "": a template says so, or it calls none."""
     url = config.get("url") if module == HTTP_REQUEST else None
     name = http_target(url) if isinstance(url, str) and not is_template(url) else ""
     return f"{module} {name}" if name else ""

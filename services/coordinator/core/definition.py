@@ -88,7 +88,7 @@ class Node:
     references: tuple[str, ...] = ()
     # How it is undone once it has succeeded, if the execution does not end well.
     compensation: "Node | None" = None
-    # On a compensation: the node that it undoes.
+    # A compensation undoes this node. Empty: this is no compensation.
     undoes: str = ""
     # The templates may read `execution`.
     reads_execution: bool = False
@@ -98,15 +98,16 @@ class Node:
     begins_on_one_path: bool = False
     # The node that has the state which the nodes behind this one see. Empty: they see the initial state.
     state_after: str = ""
-    # What a loop does for each of its items. It has the id of the loop and no edges: its items settle with the loop.
+    # A loop does this for each of its items. It has the id of the loop and no edges: its items settle with the loop.
     body: "Node | None" = None
-    # On the body of a repeat@1: its runner evaluates this expression after each turn.
+    # The runner evaluates this expression after each turn. Only the body of a repeat@1 has one.
     until: str = ""
     # A control node that works on its inputs, so they are rendered with its config.
     has_control_inputs: bool = False
     # The node says itself how it is tried again.
     has_own_retry: bool = False
-    # What it calls, like "http.request@1 example.org:443", if the definition alone says so. "": its runner finds out.
+    # The node calls this, like "http.request@1 example.org:443". Empty: the definition does not say, and its runner
+    # finds out.
     target: str = ""
     # These follow from the others. Each grant asks for them several times.
     # The module that a runner must offer for this node. A runner only renders the config of a control node.

@@ -6,6 +6,7 @@ holder still owed (`resume_effects`).
 Grants and stops may go out in any order. What is owed to others is done in the order in which it came to be owed, so a
 child is started before it is cancelled, and a parent is told before the end is reported. `ReportFinished` comes last,
 and with it the execution leaves memory.
+
 `parking` is asked when a decision is complete: an execution that only waits gives back its slot.
 """
 
@@ -70,7 +71,7 @@ def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
         case ev.RunLeased():
             return _grant(execution, execution.runs[event.run - 1])
         case ev.RunSucceeded():
-            # It comes as often as a lease, so it is not asked for behind all that follows.
+            # A success is as frequent as a lease, so it is matched before all the rare events below.
             return ()
         case ev.RunFailed() if not event.is_reported:
             return _stop_of_failed(execution, event)
@@ -183,8 +184,8 @@ def parking(execution: Execution, now: Instant, rest_until: Instant = 0) -> Inst
         return None
     wake_time = execution.next_wake()
     if execution.held_back and execution.paused_by is None:
-        # It is woken when the circuit closes (app/parked_waits.py). It also looks by itself, because
-        # the coordinator that would wake it may be gone by then.
+        # It is woken when the circuit closes (app/parked_waits.py). It also looks by itself, because the coordinator
+        # that would wake it may be gone by then.
         look_time = min(hold.until for hold in execution.held_back.values())
         wake_time = min(wake_time or look_time, look_time) or now
     if rest_until:

@@ -1,4 +1,4 @@
-"""What an execution waits for, and where its time went. Both are read off the state; nothing here changes it.
+"""Says what an execution waits for, and where its time went. Both are read off the state; nothing here changes it.
 
 `Stopwatch` follows a journal event by event. The time between two events belongs to one cause, which the state before
 the second event decides: the first line of this table that holds.
@@ -73,7 +73,7 @@ class Blocker(NamedTuple):
     run: Run | None = None
     # Set if it is a wait.
     wait: Wait | None = None
-    # Of the circuit that is open.
+    # The target whose circuit is open. Empty: it is something else.
     target: str = ""
 
 

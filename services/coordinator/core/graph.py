@@ -1,4 +1,4 @@
-"""How outcomes travel along edges. The whole of it is two tables.
+"""Says how outcomes travel along edges. Two tables are the whole of it.
 
 An edge resolves when its source has an outcome, to one of three:
 

@@ -1,4 +1,4 @@
-"""What the templates of a node see of earlier nodes, and how much of it a runner is given.
+"""Finds what the templates of a node see of earlier nodes, and how much of it a runner can be given.
 
 Hazard: a grant is one message. A grant that is too large for any message would be made, lost and made again for ever,
 and would take along whatever goes out with it.
@@ -23,7 +23,7 @@ class NodeWithoutOutput(NamedTuple):
     """A node that failed, was passed over or cancelled, or has not ended."""
 
     id: str
-    # That of its work, or PENDING.
+    # The state of its work, or PENDING if it has not ended.
     state: str
     error: Error | None
 

@@ -23,9 +23,9 @@ class InvalidItems(ValueError):
 
 
 class LoopConfig(NamedTuple):
-    # Without the items.
+    # All members of the config but the items.
     members: Mapping[str, Any]
-    # Each as JSON. None: there is no list.
+    # Each item as JSON. None: there is no list.
     items: Sequence[bytes] | None
 
 

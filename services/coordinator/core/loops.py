@@ -1,4 +1,4 @@
-"""What the outcome of an item means for its loop. The whole of it is one table.
+"""Says what the outcome of an item means for its loop. One table is the whole of it.
 
     the item                                      the loop
     ended the loop                                goes on: it decides about its own outcome

@@ -23,8 +23,11 @@ the target lets it through (circuits.py).
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
 BEGUN, and then to SUCCEEDED or FAILED. A loop is LOOPING while its items are under way, and BEGUN again when it has to
-decide how it goes on. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
-is ended first, work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
+decide how it goes on. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution is ended first,
+work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
+
+Work that failed for good in a workflow that holds failures is HELD until the event that follows at once. Then it is
+WAITING for a person.
 
 Hazards: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
 entries away, and `target_of` makes the idle work of a node that is mentioned for the first time. These are the only
@@ -229,7 +232,7 @@ class Wait:
     timer: int = 0
     # Set while a child is waited for.
     child: ChildExecution | None = None
-    # The signal that is waited for. Empty for the other kinds.
+    # The signal that is waited for. Waits of other kinds have none.
     name: str = ""
 
 
@@ -252,7 +255,7 @@ class WorkLoop:
     parallel_max: int
     # An item that fails does not end the loop.
     continues_on_failure: bool
-    # Between two turns.
+    # The pause between two turns.
     delay: Span
     # The items of a list, each as JSON. They are taken from the config when they are needed first, or read from the
     # output store (`core/items.py`). A loop without a list has none.
@@ -263,7 +266,7 @@ class WorkLoop:
     going: dict[int, Work] = field(default_factory=dict)
     # The first item that failed.
     failed: Work | None = None
-    # Of the outputs of all items so far.
+    # The size of the outputs of all items so far.
     output_bytes: int = 0
 
     def key_of(self, iteration: int) -> WorkKey:
@@ -279,7 +282,7 @@ class CircuitHold:
     target: str
     # The circuit is not expected to let the work through before.
     until: Instant
-    # When the wait began.
+    # The time at which the wait began.
     since: Instant
     # The order of the timer that ends the wait with a failure. 0: the wait is over, or lasts as long as it takes.
     timer: int = 0
@@ -357,11 +360,11 @@ class PausedBy(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How a command of a person was answered. Without a reason it took effect."""
+    """The answer to a command of a person. If it has no reason, the command took effect."""
 
     reason: str = ""
     message: str = ""
-    # Of the command's content. Empty: its message id has none.
+    # The digest of the command's content. Empty: its message id has none.
     digest: str = ""
 
 
@@ -431,7 +434,7 @@ class Execution:
     unstored: dict[WorkKey, WorkLoop] = field(default_factory=dict)
     # Signals that came before a node waited for them, oldest first, by the sequence numbers of their events.
     signals: dict[int, KeptSignal] = field(default_factory=dict)
-    # All that were ever requested, by the numbers of their runs.
+    # All approvals that were ever requested, by the numbers of their runs.
     approvals: dict[int, Approval] = field(default_factory=dict)
     # Work that waits for the circuit of its target, in the order in which it began to wait; and work that was let
     # through, whose target is known therefore.
@@ -455,7 +458,7 @@ class Execution:
     # Work that has succeeded and can be undone, in the order in which it succeeded.
     compensable: list[Work] = field(default_factory=list)
     compensation: Compensation | None = None
-    # By the number of the run.
+    # The dead letters, by the number of the run.
     dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     # The first node that failed with nobody to handle it: the execution ends as FAILED.
     first_failure: FinalError | None = None

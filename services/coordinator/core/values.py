@@ -1,4 +1,4 @@
-"""The small words of the core: times, payloads, states, errors.
+"""The values that the whole core uses: times, payloads, states, errors.
 
 Hazards: instants and spans are plain integers, so that a thousand of them cost nothing; both count microseconds, an
 instant since the Unix epoch. 0 stands for "none" in both, as it does on the wire.
@@ -105,7 +105,7 @@ class FailureReason(StrEnum):
 
 
 class DeadLetterResolution(StrEnum):
-    """What a person has decided about a dead letter."""
+    """A person has decided this about a dead letter."""
 
     PENDING = "PENDING"
     REQUEUED = "REQUEUED"
@@ -124,7 +124,7 @@ class ReleaseReason(StrEnum):
 
 
 class ApprovalChoice(StrEnum):
-    """What one person decides."""
+    """One person decides this about an approval."""
 
     APPROVE = "APPROVE"
     REJECT = "REJECT"

@@ -18,8 +18,8 @@ from services.coordinator.core.definition import Node
 from services.coordinator.core.state import Conflict, Execution, Setting, Settings, WorkState
 from services.coordinator.core.state_paths import INITIAL
 
-# Of the JSON of one key. With the keys of one definition (STATE_KEYS_MAX), the state that nodes set has at most 1 MiB,
-# which is its part of a grant.
+# The size of the JSON of one key. With the keys of one definition (STATE_KEYS_MAX), the state that nodes set has at
+# most 1 MiB, which is its part of a grant.
 STATE_VALUE_BYTES_MAX = 16 * 1024
 
 
@@ -45,7 +45,7 @@ def state_conflict(execution: Execution, node: Node) -> str:
 
 
 def settings_of(node_id: str, inputs: Mapping[str, Any]) -> Settings:
-    """What a node sets whose rendered inputs are these."""
+    """A node whose rendered inputs are these sets this."""
     return {key: Setting(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), node_id) for key, value in inputs.items()}
 
 
@@ -113,7 +113,7 @@ def _merged(execution: Execution, origins: Sequence[str]) -> tuple[Settings, Con
 
 
 def _newest(execution: Execution, settings: Sequence[Setting]) -> Sequence[Setting]:
-    """Those that no other comes after."""
+    """The settings that no other one comes after."""
     if len(settings) == 1:
         return settings
     setters = execution.definition.setters

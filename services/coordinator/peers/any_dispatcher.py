@@ -97,7 +97,7 @@ class AnyDispatcher:
 def _message(report: ReceivedReport, now: Instant) -> ExecutionMessage:
     body = report.message
     assert isinstance(body, pb.RunReport)
-    # The same for every forwarder and every repetition. It names the instance, so no other can take its place.
+    # It is the same for every forwarder and every repetition. It names the instance, so no other can take its place.
     message_id = f"report:{report.lease_id}:{report.epoch}:{report.instance_id}"
     message = ExecutionMessage(message_id=message_id, execution_id=report.execution_id)
     put_micros(message.create_time, now)

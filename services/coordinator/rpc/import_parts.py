@@ -144,7 +144,7 @@ class ImportDesk:
 
 
 class _Taken:
-    """What has come of the events of an export."""
+    """The events of an export that have come so far."""
 
     def __init__(self, order: ImportOrder, codec: ImportCodec, room: int) -> None:
         """Raises ImportsFull when more bytes than `room` have come."""
@@ -153,7 +153,7 @@ class _Taken:
         self.records: list[bytes] = []
         # The outputs that the events name, by their keys.
         self.named: dict[str, OutputRef] = {}
-        # Of all parts but the outputs.
+        # The digest of all parts but the outputs.
         self.digest = hashlib.sha256(order.imported_execution_id.encode() + b"\0" + order.definition)
         self._order = order
         self._codec = codec
@@ -214,7 +214,7 @@ class _Taken:
 
 
 async def _pieces(first: OutputPart, parts: ExportParts) -> AsyncIterator[bytes]:
-    """Those of one output."""
+    """The pieces of one output."""
     piece: OutputPart | None = first
     while piece is not None:
         yield piece.data

@@ -186,7 +186,7 @@ class ReadServicer(ReadServiceServicer):
             self._shares.give_back(request.workspace)
 
     async def _rows_of_run(self, run_id: str, workspace: str) -> tuple[Row, Row]:
-        """Those of the execution, and of the run."""
+        """The row of the execution, and that of the run."""
         execution_id, number = split_run_id(run_id)
         execution = await self._row(execution_id) if number else None
         found = await self._run(execution_id, number)

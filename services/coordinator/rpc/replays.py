@@ -49,7 +49,7 @@ class Journals(Protocol):
 
 
 class StoredForm(Protocol):
-    """How events are stored (store/codec.py)."""
+    """Reads the stored form of events (store/codec.py)."""
 
     def opened(self, data: bytes) -> tuple[Any, Sequence[Any]]:
         """The append, and its events as messages."""

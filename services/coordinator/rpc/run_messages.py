@@ -136,7 +136,7 @@ def _put_documents(message: pb.RunGrant, work: Work) -> None:
 
 
 def _put_overrides(message: pb.RunGrant, work: Work) -> None:
-    """What a person has laid over the inputs. Where there are templates, the runner does it after rendering."""
+    """Puts what a person has laid over the inputs. Where there are templates, the runner does it after rendering."""
     if work.is_templated:
         message.input_overrides = work.overrides
     else:

@@ -1,13 +1,13 @@
-"""How each event is stored: one row per event, made from its dataclass.
+"""Says how each event is stored: one row of the table per event, made from its dataclass.
 
 The message of an event has the name of its dataclass and the same field names. The type of a field decides its form
 (`FORMS`). A field that is empty (None, 0, "") is left out of the message and read back as the same. Where None is
 possible, only None is left out. The time of an event is that of its append.
 
-To add an event: its dataclass in `core/events/` and its message in `protos/windlass/journal/v1/events.proto`. A type
-that no event had before needs its form here. A stored field keeps its form and its meaning for ever. `RunLeased` and
-`RunSucceeded` are also written by hand below, so a new field of theirs is added there too. A test notices a field that
-was forgotten.
+To add an event, write its dataclass in `core/events/` and its message in `protos/windlass/journal/v1/events.proto`. A
+type that no event had before needs its form here. A stored field keeps its form and its meaning for ever. `RunLeased`
+and `RunSucceeded` are also written by hand below, so a new field of theirs is added there too. A test notices a field
+that was forgotten.
 """
 
 from __future__ import annotations

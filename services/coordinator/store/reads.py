@@ -213,7 +213,7 @@ class PostgresReads:
         return itertools.chain.from_iterable(map(unseal, rows))
 
     async def appends(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
-        """The same as rows of the journal."""
+        """The same events as rows of the journal, which nobody has read."""
         rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit, PAGE_BYTES))
         return [events for (events,) in rows]
 

@@ -38,7 +38,8 @@ from services.coordinator.core.values import WorkKey
 from services.coordinator.store.state_shape import In, Out, reader, shape_of
 
 _MEANING: Final = 1
-# What a record may add to an append, which many executions share. Some ms of CPU. The bytes are those of payloads.
+# A record may add this much to an append, which many executions share. That takes some ms of CPU. The bytes are those
+# of payloads.
 OBJECTS_MAX: Final = 250
 BYTES_MAX: Final = 512 * 1024
 _CHECKSUM: Final = struct.Struct("<I")
@@ -68,7 +69,7 @@ class JournalSnapshotLog:
         self._events_each = events_each
         self._whole_seq = whole_seq
         self._touched = Touched()
-        # How many parts were touched since the last append.
+        # The number of parts that were touched since the last append.
         self._fresh = 0
         if whole_seq:
             self._touched.note_seen(execution)
@@ -133,7 +134,7 @@ def _in_force(execution: Execution, timers: Iterable[Timer]) -> list[Timer]:
 
 
 def whole(records: Sequence[Snapshot]) -> Sequence[Snapshot]:
-    """Those that the newest state needs, from all of one format."""
+    """The records that the newest state needs, from all of one format."""
     last = max((place for place, record in enumerate(records, 1) if record.is_whole), default=0)
     return records[:last]
 

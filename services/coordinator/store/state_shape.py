@@ -1,4 +1,4 @@
-"""How the parts of the state are stored: plain lists for orjson, made from the dataclasses of `core/state.py`.
+"""Says how the parts of the state are stored: as plain lists for orjson, made from the dataclasses of `core/state.py`.
 
 An object is a list of its fields, in their order. The type of a field decides its form, so a new field takes part by
 itself, and a type that has no form fails the import.
@@ -29,7 +29,7 @@ _SHARED: Final = (Wait, CircuitHold, DeadLetter, Approval)
 
 
 class Out:
-    """What is written of one state."""
+    """Gathers what is written of one state."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
@@ -216,7 +216,7 @@ class Shape(NamedTuple):
     # One for each of the names. The functions change the lists that they are given.
     put: Callable[[list[Any], Out], list[Any]]
     take: Callable[[list[Any], In], list[Any]]
-    # What it looks like, for the hash.
+    # A description of the shape, for its hash.
     text: str
 
 

@@ -49,11 +49,11 @@ class AdmissionBatch:
         return replace(self, workspaces=(), claim_holders=(), ending_holders=())
 
     def claim_of(self, workspace: str, claim_holders: Sequence[int]) -> AdmissionBatch:
-        """Only the claim from this workspace."""
+        """A batch that has only the claim from this workspace."""
         return AdmissionBatch(self.now, workspaces=[workspace], claim_holders=claim_holders, holders=self.holders)
 
     def claim_of_ending(self) -> AdmissionBatch:
-        """Only the claim of executions that will be ended."""
+        """A batch that has only the claim of executions that will be ended."""
         return AdmissionBatch(self.now, ending_holders=self.ending_holders, holders=self.holders)
 
     def halves(self) -> tuple[Self, Self]:

@@ -125,7 +125,7 @@ class Claim(NamedTuple):
     is_ends_only: bool = False
     # Serialized ExecutionMessages, oldest first.
     messages: Sequence[bytes] = ()
-    # When it was woken. 0: it was not parked.
+    # The time at which it was woken. 0: it was not parked.
     wake_us: int = 0
 
 
@@ -206,7 +206,7 @@ class Measure(NamedTuple):
 
 
 class QueuePlace(NamedTuple):
-    """Where an execution stands in the queue of its workspace."""
+    """The place of an execution in the queue of its workspace."""
 
     state: State
     enqueue_time: datetime
@@ -254,7 +254,7 @@ class RequeueOrder(NamedTuple):
     start: bytes
     shown_start: bytes
     deadline_time: datetime | None
-    # That of the failure that the person has seen. None: whichever there is.
+    # The time of the failure that the person has seen. None: any failure will do.
     failure_time: datetime | None
     reviewer: str
     notes: str
@@ -264,7 +264,7 @@ class RequeueOrder(NamedTuple):
 
 
 class Requeueing(NamedTuple):
-    """How the row had failed, with the decision."""
+    """The row as it had failed, with the decision."""
 
     row: QueuedRow
     # False: the same request came before, and this is what it did.

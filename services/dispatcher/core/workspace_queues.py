@@ -21,7 +21,7 @@ COUNT_TRUSTED_SECONDS = 2.0
 # This replica adds its own changes to its count, but does not know those of others: in that time several replicas may
 # admit more than the limit, or refuse starts that have room.
 COUNTED_PER_SECOND = 1_000_000
-# How long a queue whose claim the database refuses is left alone.
+# A queue whose claim the database refuses is left alone for this time.
 ASIDE_SECONDS = 30.0
 # Beyond this number, empty queues are forgotten. Their next item makes them known again.
 QUEUES_KEPT_MAX = 20_000
@@ -144,7 +144,7 @@ class WorkspaceQueues:
             self.slot_freed(workspace)
 
     def waiting(self, workspace: str, arriving: int, now: float) -> int | None:
-        """How many executions wait. None: the batch has to count them."""
+        """The number of executions that wait. None: the batch has to count them."""
         queue = self._queues.get(workspace)
         if queue is None or queue.counted_at is None:
             return None

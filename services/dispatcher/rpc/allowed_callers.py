@@ -19,7 +19,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_QUEUE}/FindRequests": services("api"),
     # A coordinator forwards reports of runs whose execution another coordinator holds.
     f"{_QUEUE}/Deliver": services("api", "coordinator"),
-    # Of executions that it has parked.
+    # A coordinator wakes executions that it has parked.
     f"{_QUEUE}/WakeParked": services("coordinator"),
     f"{_QUEUE}/ConfigureWorkspace": services("api"),
     "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator")

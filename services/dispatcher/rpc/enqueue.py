@@ -2,6 +2,7 @@
 
 The answers of one batch are sent together. When a stream breaks, the starts that it brought are still admitted. Api
 repeats the unanswered ones, under the same ids.
+
 Backpressure: the readers stop while too many starts wait for a batch.
 """
 

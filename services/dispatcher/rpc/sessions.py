@@ -155,7 +155,7 @@ class CoordinatorSessionOwner:
         """Nothing to do: the leases live as long as the instance."""
 
     def on_unheard(self, instance_id: str) -> None:
-        """Executions wait for the end of the instance: both graces are equal."""
+        """Nothing to do: executions are only granted again when the instance has ended, which is as soon."""
 
     def on_ended(self, ended: list[EndedInstance]) -> None:
         instances = [each.instance_id for each in ended]

@@ -234,7 +234,7 @@ def seen_time(request: queue_pb2.ResolveFailedRequest) -> datetime | None:
 
 
 def listed_of(row: QueuedRow) -> queue_pb2.Queued:
-    """The row for a list: without its input."""
+    """The row for a list, which shows no input."""
     listed = queued_of(row)
     listed.start.ClearField("input")
     return listed

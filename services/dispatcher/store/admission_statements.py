@@ -6,6 +6,7 @@ The first one is LOCK_WORKSPACES (slots.py), which makes the limit exact. The la
 The statements are raw, with numbered parameters, because the driver parses statements of more than 4 KiB at each use.
 `state + 0` stands where rows are found by id: it keeps the planner from the partial indexes, which look small to old
 statistics and would be scanned for each id.
+
 Locks are always taken in this order: tenants by name, then rows of the queue by id.
 """
 

@@ -1,4 +1,4 @@
-"""How the slots of a workspace are counted, exactly, with any number of dispatchers.
+"""Counts the slots of a workspace exactly, with any number of dispatchers.
 
 LOCK_WORKSPACES is the first statement of a batch. It waits for every other batch of these workspaces. The statements
 that count slots (FREE_SLOTS is a part of them) come after it, so their snapshots contain everything that those batches

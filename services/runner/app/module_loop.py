@@ -29,7 +29,8 @@ log = logger(__name__)
 
 # A loop that has not answered for this long is stalled. A module that computes a little between awaits does no harm.
 STALLED_SECONDS: Final = 1.0
-# How often the loop is asked. When more time has passed, the whole process may have stood still, and no more counts.
+# The interval in which the loop is asked. When more time has passed, the whole process may have stood still, and no
+# more counts.
 LOOK_SECONDS: Final = 0.5
 _JOIN_SECONDS: Final = 1.0
 

@@ -21,7 +21,7 @@ class FailureClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How an attempt failed."""
+    """The failure of an attempt."""
 
     failure_class: FailureClass
     type: str

@@ -72,7 +72,7 @@ class Job:
     # The deadline of the execution by this runner's clock, in ns since the epoch; 0 when there is none.
     deadline_ns: int = 0
     is_render_all: bool = False
-    # Of an item or a turn of a loop, counted from 1. 0: it is none.
+    # The number of the item or the turn of a loop, counted from 1. 0: it is none.
     iteration: int = 0
     # JSON. Empty: the work is no item of a list.
     item: bytes = b""
@@ -86,7 +86,7 @@ class Job:
     completion_token: str = ""
     # The nodes without an output that the templates read, each as the JSON that templates see of it.
     without_output: Mapping[str, bytes] = field(default_factory=dict)
-    # What templates see as `execution` beside its id and its workflow. Empty: no template reads it.
+    # Templates see these as `execution`, beside its id and its workflow. Empty: no template reads it.
     version: int = 0
     create_time: str = ""
     # The targets of its module that must not be called.
@@ -145,9 +145,9 @@ class Ended:
     cost_tokens: int = 0
     # The last cursor of an attempt that failed; empty when there is none.
     cursor: bytes = b""
-    # What the module called, or did not call because its circuit is open; empty when it names nothing.
+    # The module called this, or did not call it because its circuit is open. Empty: it names nothing.
     target: str = ""
-    # What was rendered for an attempt that failed, for people: JSON with config and inputs. Empty: nothing.
+    # This was rendered for an attempt that failed, and is kept for people: JSON with config and inputs. Empty: nothing.
     rendered: bytes = b""
 
 

@@ -93,8 +93,8 @@ class _Child:
 
 
 class Checkers:
-    """For one event loop. Schemas and documents are given as JSON. Workspaces take turns; a call whose turn does not
-    come in time raises DependencyUnavailable."""
+    """The children of one event loop. Schemas and documents are given as JSON. Workspaces take turns; a call whose turn
+    does not come in time raises DependencyUnavailable."""
 
     def __init__(self, children: int) -> None:
         self._line = FairLine(children)

@@ -1,4 +1,4 @@
-"""What for_each@1 and repeat@1 have in common.
+"""The parts that for_each@1 and repeat@1 have in common.
 
 A loop begins like any control node: `start` reads its config and starts its items, which are work with the node and the
 generation of the loop, and the iterations 1, 2, 3 and so on. Each outcome of an item says which item begins next, or

@@ -25,7 +25,7 @@ class ExecutionStarted:
     epoch: int
     holder: str
     origin: Origin
-    # When the execution left the queue: the difference to `origin.create_time` is the time queued.
+    # The time at which the execution left the queue. It was queued since `origin.create_time`.
     grant_time: Instant
     # 0: none.
     deadline_time: Instant
@@ -74,7 +74,7 @@ class CompensationStarted:
     """The execution does not end well. Before it ends, the work that was done and can be undone is undone."""
 
     time: Instant
-    # What it ends as after that.
+    # The execution ends as this after that.
     outcome: ExecutionState
     error: FinalError
     # The compensations, in the order in which they are done, one after the other.
@@ -144,7 +144,7 @@ class ExecutionReopened:
     first_failure: FinalError | None
     # 0: none. A new span if the execution had ended.
     deadline_time: Instant
-    # What becomes of the work whose edges have all resolved, or that is reached by no edge.
+    # This says what becomes of work whose edges have all resolved, or that is reached by no edge.
     then: Consequences
 
 
@@ -155,14 +155,14 @@ class DeadLetterResolved:
     time: Instant
     message_id: str
     caller: str
-    # As in ExecutionReopened.
+    # These two are set as in ExecutionReopened.
     epoch: int
     holder: str
     # The run that failed for good.
     run: int
     resolution: DeadLetterResolution
     notes: str
-    # What follows from the failure now, if the work was held for a person and is discarded.
+    # This follows from the failure now, if the work was held for a person and is discarded.
     then: Consequences
 
 

@@ -25,7 +25,7 @@ class LoopStarted(RunEvent):
     parallel_max: int
     # An item that fails does not end the loop.
     continues_on_failure: bool
-    # Between two turns.
+    # The pause between two turns.
     delay: Span
     # The items that begin at once. Further ones begin with the outcomes of these.
     then: Consequences

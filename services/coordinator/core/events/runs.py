@@ -130,7 +130,7 @@ class RunLost(RunEvent):
     then: Consequences
     # The run had not begun while another run of the same instance had, so the work is not charged with the death.
     is_spared: bool = False
-    # As in RunFailed.
+    # The work failed, and waits for a person, as in RunFailed.
     is_held: bool = False
 
 

@@ -13,7 +13,7 @@ class WaitStarted(RunEvent):
     kind: WaitKind
     # When the time ends the wait. 0: no time does.
     due_time: Instant
-    # The signal that is waited for. Empty for the other kinds.
+    # The signal that is waited for. Waits of other kinds have none.
     name: str = ""
 
 
@@ -70,7 +70,7 @@ class ApprovalDecided(RunEvent):
     # JSON that fits the form.
     form: bytes
     comment: str
-    # How the approval ended by this decision. None: further decisions are needed.
+    # The approval ended like this by the decision. None: further decisions are needed.
     outcome: ApprovalState | None
 
 

@@ -10,7 +10,7 @@ _READY = WorkState.READY
 
 
 def apply_consequences(execution: Execution, work: Work, then: ev.Consequences) -> None:
-    # Without edges: the execution is ending, and nothing follows any more.
+    # There are no edges if the execution is ending, because nothing follows any more.
     for edge, resolution in zip(work.node.edges, then.edges, strict=False):
         target = execution.target_of(edge.target)
         target.unresolved -= 1
@@ -115,8 +115,8 @@ def fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) -> 
         item_ended(work)
         return
     # A compensation that fails changes nothing in the execution, but a person has to know.
-    is_letter = (not event.is_handled or work.node.undoes) and not event.key.iteration
-    if is_letter and event.reason is not None:
+    is_dead_letter = (not event.is_handled or work.node.undoes) and not event.key.iteration
+    if is_dead_letter and event.reason is not None:
         execution.dead_letters[event.run] = _dead_letter(execution, event, event.reason)
     if event.is_held:
         work.state = WorkState.HELD

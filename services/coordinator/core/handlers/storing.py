@@ -1,4 +1,5 @@
-"""What the output store has for a loop: the list of its items, or its output.
+"""Goes on with a loop for which the output store has done something: the list of its items was read, or its output is
+stored.
 
 A loop that does not wait for the store any more has its outcome, or was ended.
 """
