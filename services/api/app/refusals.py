@@ -208,6 +208,11 @@ def counts_exceeded(retry_after: float) -> Refusal:
     return Refusal("COUNTS_EXCEEDED", message, retry_after=retry_after)
 
 
+def replays_exceeded() -> Refusal:
+    message = "other journals of this workspace are being replayed or imported; try again in a moment"
+    return Refusal("REPLAYS_EXCEEDED", message, retry_after=QUEUE_RETRY_SECONDS)
+
+
 def bulk_request_id_reused(request_id: str, job_id: str) -> Refusal:
     metadata = {"request_id": request_id, "job": job_id, "try": f"windlass jobs show {quote(job_id)}"}
     return Refusal("REQUEST_ID_REUSED", "this request_id was used before with other content", metadata=metadata)
@@ -260,8 +265,3 @@ def key_expired() -> Refusal:
 
 def _refusal(reason: str, message: str, hint: str, **metadata: str) -> Refusal:
     return Refusal(reason, message, metadata={**metadata, "try": hint})
-
-
-def replays_exceeded() -> Refusal:
-    message = "other journals of this workspace are being replayed or imported; try again in a moment"
-    return Refusal("REPLAYS_EXCEEDED", message, retry_after=QUEUE_RETRY_SECONDS)

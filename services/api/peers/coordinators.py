@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final
-
-import grpc
+from collections.abc import AsyncIterator, Sequence
+from operator import attrgetter
+from typing import Final
 
 from services.api.app.ports import (
     FINAL,
@@ -17,8 +16,8 @@ from services.api.app.ports import (
     ExecutionView,
     RunView,
 )
-from services.api.peers.replicas import Replicas, parts
-from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
+from services.api.peers.replicas import Replicas, pieces
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
@@ -39,7 +38,7 @@ class CoordinatorReads:
 
     async def executions(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]:
         found: list[ExecutionView] = []
-        for ids in parts(execution_ids, IDS_PER_CALL):
+        for ids in pieces(execution_ids, IDS_PER_CALL):
             request = pb.GetExecutionsRequest(execution_ids=ids)
             response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetExecutions, request)
             found.extend(map(execution_of, response.executions))
@@ -86,27 +85,11 @@ class CoordinatorReads:
 
     def run_output(self, run_id: str, workspace: str) -> AsyncIterator[bytes]:
         request = pb.ReadRunOutputRequest(run_id=run_id, workspace=workspace)
-        return self._parts(lambda stub: stub.ReadRunOutput(request))
+        return self._peers.parts(lambda channel: ReadServiceStub(channel).ReadRunOutput(request), attrgetter("data"))
 
     def run_inputs_in_parts(self, run_id: str, workspace: str) -> AsyncIterator[bytes]:
         request = pb.StreamRunInputsRequest(run_id=run_id, workspace=workspace)
-        return self._parts(lambda stub: stub.StreamRunInputs(request))
-
-    async def _parts(self, ask: Callable[[Any], Any]) -> AsyncIterator[bytes]:
-        """The data of a stream. Another coordinator is asked as long as nothing has come."""
-        for address in self._peers.addresses:
-            has_begun = False
-            try:
-                async for response in ask(ReadServiceStub(self._peers.channel(address))):
-                    has_begun = True
-                    yield response.data
-            except grpc.aio.AioRpcError as failure:
-                remote = remote_error(failure)
-                if not has_begun and remote.may_retry:
-                    continue
-                raise remote.refusal() from None
-            return
-        raise DependencyUnavailable(self._peers.name)
+        return self._peers.parts(lambda channel: ReadServiceStub(channel).StreamRunInputs(request), attrgetter("data"))
 
     async def run_inputs(self, run_id: str, workspace: str) -> bytes:
         request = pb.ReadRunInputsRequest(run_id=run_id, workspace=workspace)

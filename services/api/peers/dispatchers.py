@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from services.api.app.ports import QUEUE_ROWS_MAX, EarlierStart, ExecutionView
-from services.api.peers.replicas import Replicas, parts
+from services.api.peers.replicas import Replicas, pieces
 from windlass.coordinator.v1.commands_pb2 import ExecutionCommand
 from windlass.dispatcher.v1 import queue_pb2 as pb
 from windlass.dispatcher.v1 import sessions_pb2
@@ -19,7 +19,7 @@ class DispatcherQueue:
 
     async def queued(self, execution_ids: Sequence[str]) -> Sequence[ExecutionView]:
         found: list[ExecutionView] = []
-        for ids in parts(execution_ids, QUEUE_ROWS_MAX):
+        for ids in pieces(execution_ids, QUEUE_ROWS_MAX):
             request = pb.GetQueuedRequest(execution_ids=ids)
             response = await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueued, request)
             found.extend(map(execution_of, response.items))
@@ -32,7 +32,7 @@ class DispatcherQueue:
 
     async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, EarlierStart]:
         found: dict[str, EarlierStart] = {}
-        for ids in parts(request_ids, QUEUE_ROWS_MAX):
+        for ids in pieces(request_ids, QUEUE_ROWS_MAX):
             request = pb.FindRequestsRequest(workspace=workspace, request_ids=ids)
             response = await self._peers.call(lambda channel: QueueServiceStub(channel).FindRequests, request)
             found |= {used.request_id: EarlierStart(used.request_hash, used.execution_id) for used in response.requests}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any, Final
 
 import grpc
@@ -37,23 +38,10 @@ class CoordinatorReplays:
         self._line = FairLine(_AT_ONCE, places_of_each=_AT_ONCE_OF_EACH)
         self._turn = 0
 
-    async def export(self, execution_id: str) -> AsyncIterator[Sequence[Any]]:
-        """The parts in the order of an export, some at a time. Another coordinator is asked as long as nothing has
-        come."""
+    def export(self, execution_id: str) -> AsyncIterator[Sequence[Any]]:
+        """The parts in the order of an export, some at a time."""
         request = pb.ExportJournalRequest(execution_id=execution_id)
-        for address in self._peers.addresses:
-            has_begun = False
-            try:
-                async for response in ReplayServiceStub(self._peers.channel(address)).ExportJournal(request):
-                    has_begun = True
-                    yield response.parts
-            except grpc.aio.AioRpcError as failure:
-                remote = remote_error(failure)
-                if not has_begun and remote.may_retry:
-                    continue
-                raise remote.refusal() from None
-            return
-        raise DependencyUnavailable(self._peers.name)
+        return self._peers.parts(lambda channel: ReplayServiceStub(channel).ExportJournal(request), attrgetter("parts"))
 
     async def replay(self, execution_id: str) -> Any:
         """The Replay. None: no coordinator has the execution."""
@@ -99,8 +87,8 @@ class CoordinatorReplays:
             yield ReplayServiceStub(self._peers.channel(addresses[(self._turn + place) % len(addresses)]))
 
     async def _answer(self, begin: Callable[[Any], Any], requests: AsyncIterator[Any]) -> Any:
-        """What the first coordinator answers that takes the first request. The others are sent once, because the caller
-        sends them once. What `requests` raises is raised here: gRPC would swallow it, and the call would hang."""
+        """The answer of the first coordinator that takes the first request. The others are sent once, as the caller
+        sends them once. If `requests` raises, so does this: gRPC would swallow it, and the call would hang."""
         first = await anext(requests)
         for stub in self._stubs():
             call = begin(stub)

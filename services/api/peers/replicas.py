@@ -7,7 +7,7 @@ carry an id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -23,6 +23,7 @@ from services.chassis.telemetry.logs import logger
 log = logger(__name__)
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+Part = TypeVar("Part")
 Method = Callable[[Channel], grpc.aio.UnaryUnaryMultiCallable[Request, Answer]]
 Serve = Callable[[str, Channel], Coroutine[Any, Any, None]]
 
@@ -99,6 +100,24 @@ class Replicas:
                 await asyncio.sleep(min(backoff.next(), max(0.0, end - loop.time())))
         raise DependencyUnavailable(self.name)
 
+    async def parts(
+        self, ask: Callable[[Channel], AsyncIterable[Answer]], part_of: Callable[[Answer], Part]
+    ) -> AsyncIterator[Part]:
+        """The part that each message of a stream brings. If a replica fails before its first one, the next is asked."""
+        for address in self.addresses:
+            has_begun = False
+            try:
+                async for message in ask(self._channels.get(address)):
+                    has_begun = True
+                    yield part_of(message)
+            except grpc.aio.AioRpcError as failure:
+                remote = remote_error(failure)
+                if not has_begun and remote.may_retry:
+                    continue
+                raise remote.refusal() from None
+            return
+        raise DependencyUnavailable(self.name)
+
     async def close(self) -> None:
         await self._channels.close()
 
@@ -114,6 +133,6 @@ class Replicas:
             self._addresses.append(address)
 
 
-def parts(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """The ids in parts of limited length, because an answer has at most 64 MiB."""
+def pieces(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """The ids in pieces of limited length, because an answer has at most 64 MiB."""
     return (ids[start : start + most] for start in range(0, len(ids), most))
