@@ -11,11 +11,11 @@ from services.chassis.process.clock import Clock
 from services.coordinator.app.ports import CircuitsFull, ShownCircuits
 from services.coordinator.core.circuits import SLOTS, Circuit, CircuitPolicy, CircuitState, waiting_at
 from services.coordinator.core.values import Instant
+from services.coordinator.rpc.large_pages import limit_of
 from windlass.api.v1 import circuits_pb2 as api
 from windlass.coordinator.v1 import circuits_pb2 as pb
 from windlass.coordinator.v1.circuits_pb2_grpc import CircuitServiceServicer
 
-_LIMIT_MAX: Final = 1_000
 _STATES: Final[Mapping[CircuitState, api.Circuit.State.ValueType]] = {
     CircuitState.CLOSED: api.Circuit.CLOSED,
     CircuitState.OPEN: api.Circuit.OPEN,
@@ -31,9 +31,10 @@ class CircuitStateServicer(CircuitServiceServicer):
         self._clock = clock
 
     async def ListCircuits(self, request: pb.ListCircuitsRequest, context: Any) -> pb.ListCircuitsResponse:
-        limit = min(request.limit, _LIMIT_MAX) if request.limit > 0 else _LIMIT_MAX
         state = _NAMES.get(request.state, "")
-        found = await self._circuits.page(request.workspace, state, request.target_prefix, request.after_target, limit)
+        found = await self._circuits.page(
+            request.workspace, state, request.target_prefix, request.after_target, limit_of(request.limit)
+        )
         return pb.ListCircuitsResponse(circuits=[self._shown(each) for each in found])
 
     async def GetCircuit(self, request: pb.GetCircuitRequest, context: Any) -> pb.GetCircuitResponse:

@@ -9,13 +9,13 @@ from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.coordinator.app.ports import DeadLetterPlace, Row
 from services.coordinator.core.run_ids import split_run_id
+from services.coordinator.rpc.large_pages import limit_of
 from services.coordinator.rpc.public_executions import put_error, put_time
 from windlass.api.v1 import dead_letters_pb2 as api
 from windlass.coordinator.v1 import dead_letters_pb2 as pb
 from windlass.coordinator.v1.dead_letters_pb2_grpc import DeadLetterReadServiceServicer
 from windlass.coordinator.v1.reads_pb2 import Condition
 
-_LIMIT_MAX: Final = 1_000
 _WORKFLOWS_MAX: Final = 20
 _REASONS: Final = dict(api.DeadLetter.Reason.items())
 _RESOLUTIONS: Final = dict(api.DeadLetter.Resolution.items())
@@ -57,7 +57,7 @@ class DeadLetterReadServicer(DeadLetterReadServiceServicer):
             after = DeadLetterPlace(micros_of(request.after_time), execution_id or request.after_id, number)
         try:
             rows = await self._reads.dead_letter_page(
-                request.workspace, request.conditions, after, _limit(request.limit), is_ascending=request.ascending
+                request.workspace, request.conditions, after, limit_of(request.limit), is_ascending=request.ascending
             )
         except ValueError as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
@@ -67,7 +67,7 @@ class DeadLetterReadServicer(DeadLetterReadServiceServicer):
         self, request: pb.ListDeadLetterGroupsRequest, context: Any
     ) -> pb.ListDeadLetterGroupsResponse:
         try:
-            rows = await self._reads.dead_letter_groups(request.workspace, request.conditions, _limit(request.limit))
+            rows = await self._reads.dead_letter_groups(request.workspace, request.conditions, limit_of(request.limit))
         except ValueError as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
         return pb.ListDeadLetterGroupsResponse(groups=[_group(row) for row in rows])
@@ -95,7 +95,3 @@ def _group(row: Row) -> api.DeadLetterGroup:
     put_micros(made.first_time, row["first_time"])
     put_micros(made.last_time, row["last_time"])
     return made
-
-
-def _limit(asked: int) -> int:
-    return min(_LIMIT_MAX, asked) if asked > 0 else _LIMIT_MAX

@@ -1,4 +1,4 @@
-"""Pages of lists whose rows may be large: a page ends where its records reach a size.
+"""Pages of lists. A page of rows that may be large ends where its records reach a size.
 
 A row is read only when its turn comes, some at once. So a page of a thousand large rows costs neither more memory than
 one part of it, nor a message that its caller refuses.
@@ -13,12 +13,18 @@ from google.protobuf.message import Message
 
 from services.coordinator.app.ports import Row
 
+ROWS_MAX: Final = 1_000
 Name = TypeVar("Name")
 Record = TypeVar("Record", bound=Message)
 # Api shows at most 3 MiB of a page, because clients refuse more than 4 MiB by default.
 PAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 # The summary of an execution with 2,000 nodes, or an approval with a form, has some 128 KiB.
 ROWS_PER_READ: Final = 100
+
+
+def limit_of(asked: int) -> int:
+    """The number of rows that a page may have. 0: the caller did not ask for fewer than there may be."""
+    return min(ROWS_MAX, asked) if asked > 0 else ROWS_MAX
 
 
 class LargePage(NamedTuple, Generic[Record]):

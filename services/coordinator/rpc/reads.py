@@ -17,7 +17,7 @@ from services.coordinator.core.events import Event
 from services.coordinator.core.fold.answers import request_of
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
 from services.coordinator.rpc.explanations import explanation_of
-from services.coordinator.rpc.large_pages import PAGE_BYTES_MAX, page_of
+from services.coordinator.rpc.large_pages import PAGE_BYTES_MAX, limit_of, page_of
 from services.coordinator.rpc.public_executions import (
     approval_record,
     event_record,
@@ -30,7 +30,6 @@ from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer
 
 _IDS_MAX: Final = 1_000
-_LIMIT_MAX: Final = 1_000
 # Large inputs that are sent at once. Each may take 64 MiB until its caller has read it. A workspace alone gets half.
 _LARGE_INPUTS_MAX: Final = 4
 # A list of events ends where their details reach this size. An output of up to 256 KiB is part of its event.
@@ -88,7 +87,7 @@ class ReadServicer(ReadServiceServicer):
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Any) -> pb.ListExecutionsResponse:
         _id(request.from_execution_id)
-        request.limit = _limit(request.limit)
+        request.limit = limit_of(request.limit)
         try:
             names = await self._reads.execution_names(request)
         except ValueError as fault:
@@ -98,7 +97,7 @@ class ReadServicer(ReadServiceServicer):
         return pb.ListExecutionsResponse(executions=page.records, is_cut=page.is_cut)
 
     async def ListApprovals(self, request: pb.ListApprovalsRequest, context: Any) -> pb.ListApprovalsResponse:
-        request.limit = _limit(request.limit)
+        request.limit = limit_of(request.limit)
         try:
             names = await self._reads.approval_names(request, split_run_id(request.after_approval_id))
         except ValueError as fault:
@@ -143,7 +142,7 @@ class ReadServicer(ReadServiceServicer):
             after=(_id(request.execution_id) or after_execution, after_number),
             node=request.node,
             state=api.Run.State.Name(request.state) if request.state else "",
-            limit=_limit(request.limit),
+            limit=limit_of(request.limit),
             may_cut=request.takes_cut,
         )
         # The caller does not learn of runs of another workspace.
@@ -199,7 +198,7 @@ class ReadServicer(ReadServiceServicer):
         if row is None:
             return pb.ListEventsResponse()
         events = await self.event_records(
-            request.execution_id, request.after_seq, request.as_of_seq, _limit(request.limit)
+            request.execution_id, request.after_seq, request.as_of_seq, limit_of(request.limit)
         )
         return pb.ListEventsResponse(workspace=row["workspace"], events=events)
 
@@ -241,7 +240,3 @@ def _id(text: str) -> str:
     if text and not is_execution_id(text):
         raise Refusal("INVALID_REQUEST", "an execution id is a UUID in lowercase with hyphens")
     return text
-
-
-def _limit(asked: int) -> int:
-    return min(_LIMIT_MAX, asked) if asked > 0 else _LIMIT_MAX
