@@ -17,7 +17,7 @@ from services.chassis.process.clock import Clock
 COALESCE_SECONDS: Final = 0.02
 # For these two see AdaptivePacer.
 ITEM_SECONDS: Final = 0.002
-TURN_SECONDS: Final = 0.008
+APART_SECONDS_MAX: Final = 0.008
 # The timers of the event loop are no more precise.
 _PAUSE_SECONDS_MIN: Final = 0.001
 
@@ -42,12 +42,12 @@ class Coalescer:
 
 
 class AdaptivePacer:
-    """Delays the turns of a loop that commits all that has gathered.
+    """Delays the batches of a loop that commits all that has gathered.
 
-    While items come faster than one per ITEM_SECONDS, turns begin up to TURN_SECONDS apart, so that fewer of them
-    carry the same items. A loop that carries one item per turn is never delayed. A delay is no longer than a turn
-    takes, because on an idle machine, where turns are short, it would cost more than it saves. Network cards moderate
-    their interrupts in the same way.
+    While items come faster than one per ITEM_SECONDS, batches begin up to APART_SECONDS_MAX apart, so that fewer of
+    them carry the same items. A loop that carries one item in each batch is never delayed. A delay is no longer than a
+    batch takes, because on an idle machine, where batches are short, it would cost more than it saves. Network cards
+    moderate their interrupts in the same way.
     """
 
     __slots__ = ("_began", "_clock", "_took", "_usual")
@@ -55,19 +55,19 @@ class AdaptivePacer:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = 0.0
-        # Items and seconds of a turn, as moving averages.
+        # Items and seconds of a batch, as moving averages.
         self._usual = 1.0
         self._took = 0.0
 
     async def begin(self) -> None:
-        """Call this before each turn."""
-        apart = min(TURN_SECONDS, 2 * self._took, ITEM_SECONDS * (self._usual - 1))
+        """Call this before each batch."""
+        apart = min(APART_SECONDS_MAX, 2 * self._took, ITEM_SECONDS * (self._usual - 1))
         pause = self._began + apart - self._clock.monotonic()
         if pause >= _PAUSE_SECONDS_MIN:
             await self._clock.sleep(pause)
         self._began = self._clock.monotonic()
 
     def carried(self, items: int) -> None:
-        """Call this after each turn that had any items."""
+        """Call this after each batch that had any items."""
         self._usual += (items - self._usual) / 4
         self._took += (self._clock.monotonic() - self._began - self._took) / 4

@@ -13,7 +13,7 @@ import pytest
 from services.chassis.lease.frames import Grant, RefusedReport
 from services.chassis.postgres.database import CommitUnknown, DatabaseAway
 from services.chassis.process.clock import Clock, SystemClock
-from services.chassis.process.coalescing import TURN_SECONDS
+from services.chassis.process.coalescing import APART_SECONDS_MAX
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_loop import AdmissionLoop
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
@@ -414,7 +414,7 @@ class Slow(Recorder):
         self._clock = clock
 
     def take_credit(self, wanted: int) -> int:
-        self._clock.advance(TURN_SECONDS / 2)
+        self._clock.advance(APART_SECONDS_MAX / 2)
         return super().take_credit(wanted)
 
 
@@ -426,7 +426,7 @@ async def test_batches_rest_while_many_items_come(rig: Rig) -> None:
     def has_answered(brought: Sequence[NewStart]) -> bool:
         is_over = all(each.execution_id in stage.recorder.answers for each in brought)
         if clock.sleepers and not is_over:
-            clock.advance(TURN_SECONDS)
+            clock.advance(APART_SECONDS_MAX)
         return is_over
 
     for _ in range(8):
