@@ -3,6 +3,7 @@
 Execution ids are UUIDv7, so that newer ids sort after older ones in every service and index.
 
 The twelve bits after the millisecond are its fraction, so the ids of one replica also rise within a millisecond.
+
 Hazard: between replicas the order depends on their clocks. Only the order of lists relies on it.
 """
 

@@ -3,6 +3,7 @@
 The key of a request with a request_id is derived from the request and from a secret that all replicas read from a
 file. So a caller that lost the first answer and repeats the request gets the same key, although the key is stored
 nowhere. The secret is not in the database, so that the database alone is not enough to derive a key.
+
 Hazard: after the secret has changed, a repeat is refused as REQUEST_ID_REUSED, because the same key cannot be derived
 again. Revoke the key whose answer was lost, and create another one under a new request_id.
 """

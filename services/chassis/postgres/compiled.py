@@ -2,6 +2,7 @@
 
 Only SQLAlchemy's compiler is used, without its engine, pool and greenlets. So composed statements have the same
 deadlines and shield as all others.
+
 Hazard: result processors of types (Python enums, custom types) do not run. Rows come as psycopg returns them.
 """
 

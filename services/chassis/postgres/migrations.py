@@ -3,6 +3,7 @@
 The number of `0001_initial.sql` is the version. A file that was applied must never change, so its checksum is kept and
 compared. A service only compares at its start (`check`). The migrate command applies files (`apply`), under an advisory
 lock, so that two commands run one after the other.
+
 Hazard: a statement that cannot run in a transaction (CREATE INDEX CONCURRENTLY) cannot stand in such a file.
 """
 

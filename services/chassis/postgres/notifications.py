@@ -2,6 +2,7 @@
 
 A notification is only a hint that something has changed, because it can be lost with the connection. So after every
 (re)connect the callback gets an empty payload for each channel, and must read everything again.
+
 Hazard: the callback runs on the event loop between two notifications. It must only set a flag and return.
 """
 

@@ -2,6 +2,7 @@
 
 Never mix the two kinds of time. The wall time (`now`, `epoch_ns`) is for people, and it can jump. The monotonic
 time is the only one by which a process may judge its own leases and deadlines.
+
 Hazard: neither is valid on another machine. Only the database judges when something shared expires.
 """
 

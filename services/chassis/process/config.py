@@ -5,6 +5,7 @@
 They come from the environment alone (`WINDLASS_…`), so that no secret is on a command line. They are read once, at
 start, and all their faults are reported together before anything is opened. It is written by hand, because
 pydantic-settings costs every process 8 MB and a tenth of a second.
+
 Hazard: an empty variable counts as unset, so that a template may leave it blank. A fault never shows a value, because
 the value may be a secret.
 """

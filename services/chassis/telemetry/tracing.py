@@ -3,6 +3,7 @@
 The id of a span is needed before it ends, because its children in other processes carry it. No span may be held open
 across a queue or a stream. So a context is a plain value with a chosen span id, and `emit_span` records a finished
 span under it. An unsampled context costs one comparison. Without an endpoint, OpenTelemetry is not imported.
+
 Hazard: the exporter's exit hook is not installed, because it hangs while the collector is down. Call `flush_tracing`,
 which has a time limit.
 """

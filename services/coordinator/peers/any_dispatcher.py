@@ -1,7 +1,7 @@
 """Asks any dispatcher for what it does for executions that this coordinator does not hold.
 
-A dispatcher puts messages into their mailboxes: reports of runs whose execution another coordinator holds, the end of a child for
-its parent, and cancels of children. It also wakes executions that were parked here.
+A dispatcher puts messages into their mailboxes: reports of runs whose execution another coordinator holds, the end of a
+child for its parent, and cancels of children. It also wakes executions that were parked here.
 """
 
 from __future__ import annotations
