@@ -202,10 +202,11 @@ class ExecutionServiceServicer:
 
     def SignalExecution(self, request, context):
         """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
-        payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of one caller that sends one after the other are
-        taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
-        delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
-        EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+        payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of
+        one caller that sends one after the other are taken in that order. An execution that is queued gets it when it
+        begins. Idempotent by `request_id`: the signal is delivered once, and other content under the same id is
+        ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000
+        signals, or 4 MiB of them, wait for a node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,9 +219,9 @@ class ExecutionServiceServicer:
         any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
 
         Idempotent by `request_id`; other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
-        FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
-        was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
-        done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+        FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node was not reached, or it or
+        what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not done again),
+        EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -56,10 +56,11 @@ class ExecutionServiceStub:
     """
     SignalExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.SignalExecutionRequest, _executions_pb2.SignalExecutionResponse]
     """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
-    payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of one caller that sends one after the other are
-    taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
-    delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
-    EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+    payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of
+    one caller that sends one after the other are taken in that order. An execution that is queued gets it when it
+    begins. Idempotent by `request_id`: the signal is delivered once, and other content under the same id is
+    ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000
+    signals, or 4 MiB of them, wait for a node.
     """
     RetryExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.RetryExecutionRequest, _executions_pb2.RetryExecutionResponse]
     """The same execution goes on from its failed nodes: they are done again, and all nodes that depend on them, and nothing
@@ -68,9 +69,9 @@ class ExecutionServiceStub:
     any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
 
     Idempotent by `request_id`; other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
-    FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
-    was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
-    done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+    FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node was not reached, or it or
+    what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not done again),
+    EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
     """
     ForkExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ForkExecutionRequest, _executions_pb2.ForkExecutionResponse]
     """Starts a new execution, a fork, that takes over what another one, its origin, has done well: this is in the journal of
@@ -212,10 +213,11 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_executions_pb2.SignalExecutionRequest, _abc.Awaitable[_executions_pb2.SignalExecutionResponse]],
     ) -> _abc.Awaitable[_executions_pb2.SignalExecutionResponse]:
         """Brings a signal to the execution. The node that has waited longest for a signal of this name goes on with the
-        payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of one caller that sends one after the other are
-        taken in that order. An execution that is queued gets it when it begins. Idempotent by `request_id`: the signal is
-        delivered once, and other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION
-        EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000 signals, or 4 MiB of them, wait for a node.
+        payload; if none waits, the signal is kept until one does, and `delivery` and ExplainExecution say so. Signals of
+        one caller that sends one after the other are taken in that order. An execution that is queued gets it when it
+        begins. Idempotent by `request_id`: the signal is delivered once, and other content under the same id is
+        ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION EXECUTION_FINAL. RESOURCE_EXHAUSTED SIGNALS_FULL: 1,000
+        signals, or 4 MiB of them, wait for a node.
         """
 
     @_abc_1.abstractmethod
@@ -230,9 +232,9 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         any other. Done work keeps its runs; new runs have the next `generation` and another effect_key.
 
         Idempotent by `request_id`; other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
-        FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node
-        was not reached, or it or what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not
-        done again), EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
+        FAILED_PRECONDITION EXECUTION_NOT_FAILED (nothing has failed), NODE_NOT_ENDED (the node was not reached, or it or
+        what depends on it is still under way), NODE_NOT_RETRIED (overrides for a node that is not done again),
+        EXECUTION_FINAL (it is ending just now); NOT_FOUND NODE_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod

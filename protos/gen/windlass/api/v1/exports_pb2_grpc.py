@@ -67,8 +67,8 @@ class ExportServiceServicer:
         """Everything that the journal holds of an execution, with its definition and with the outputs that are kept outside of
         the journal. Records nothing; begin again after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND. FAILED_PRECONDITION
         EXECUTION_NOT_STARTED: it waits in the queue and has no journal yet. FAILED_PRECONDITION EVENTS_NOT_KNOWN: a newer
-        coordinator has written events that the one which answers does not know. ABORTED CONTENDED: it had
-        ended, and went on while it was exported.
+        coordinator has written events that the one which answers does not know. ABORTED CONTENDED: it had ended, and went
+        on while it was exported.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,14 +93,14 @@ class ExportServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ImportExecution(self, request_iterator, context):
-        """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id of
-        its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an export,
-        in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the same way;
-        they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
-        to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by request_id as long as
-        the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
-        EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs. RESOURCE_EXHAUSTED
-        IMPORTED_BYTES_EXCEEDED: the copies of the workspace would be larger together than they may.
+        """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id
+        of its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an
+        export, in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the
+        same way; they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and
+        each output has to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by
+        request_id as long as the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts.
+        RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
+        RESOURCE_EXHAUSTED IMPORTED_BYTES_EXCEEDED: the copies of the workspace would be larger together than they may.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -22,8 +22,8 @@ class ExportServiceStub:
     """Everything that the journal holds of an execution, with its definition and with the outputs that are kept outside of
     the journal. Records nothing; begin again after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND. FAILED_PRECONDITION
     EXECUTION_NOT_STARTED: it waits in the queue and has no journal yet. FAILED_PRECONDITION EVENTS_NOT_KNOWN: a newer
-    coordinator has written events that the one which answers does not know. ABORTED CONTENDED: it had
-    ended, and went on while it was exported.
+    coordinator has written events that the one which answers does not know. ABORTED CONTENDED: it had ended, and went
+    on while it was exported.
     """
     ReplayExecution: _aio.UnaryUnaryMultiCallable[_exports_pb2.ReplayExecutionRequest, _exports_pb2.ReplayExecutionResponse]
     """Folds the journal of an execution with the present code and compares the state with the rows that are stored. A
@@ -36,14 +36,14 @@ class ExportServiceStub:
     RESOURCE_EXHAUSTED REPLAYS_EXCEEDED: others are replayed or imported, and no turn came within a minute.
     """
     ImportExecution: _aio.StreamUnaryMultiCallable[_exports_pb2.ImportExecutionRequest, _exports_pb2.ImportExecutionResponse]
-    """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id of
-    its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an export,
-    in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the same way;
-    they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
-    to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by request_id as long as
-    the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
-    EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs. RESOURCE_EXHAUSTED
-    IMPORTED_BYTES_EXCEEDED: the copies of the workspace would be larger together than they may.
+    """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id
+    of its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an
+    export, in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the
+    same way; they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and
+    each output has to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by
+    request_id as long as the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts.
+    RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
+    RESOURCE_EXHAUSTED IMPORTED_BYTES_EXCEEDED: the copies of the workspace would be larger together than they may.
     """
 
 class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -60,8 +60,8 @@ class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
         """Everything that the journal holds of an execution, with its definition and with the outputs that are kept outside of
         the journal. Records nothing; begin again after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND. FAILED_PRECONDITION
         EXECUTION_NOT_STARTED: it waits in the queue and has no journal yet. FAILED_PRECONDITION EVENTS_NOT_KNOWN: a newer
-        coordinator has written events that the one which answers does not know. ABORTED CONTENDED: it had
-        ended, and went on while it was exported.
+        coordinator has written events that the one which answers does not know. ABORTED CONTENDED: it had ended, and went
+        on while it was exported.
         """
 
     @_abc_1.abstractmethod
@@ -92,14 +92,14 @@ class ExportServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_exports_pb2.ImportExecutionRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_exports_pb2.ImportExecutionRequest], _abc.Awaitable[_exports_pb2.ImportExecutionResponse]],
     ) -> _abc.Awaitable[_exports_pb2.ImportExecutionResponse]:
-        """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id of
-        its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an export,
-        in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the same way;
-        they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and each output has
-        to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by request_id as long as
-        the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts. RESOURCE_EXHAUSTED
-        EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs. RESOURCE_EXHAUSTED
-        IMPORTED_BYTES_EXCEEDED: the copies of the workspace would be larger together than they may.
+        """Keeps a copy of an exported execution in the caller's workspace, where it can be read like any other. It has an id
+        of its own. Every command to it is refused with FAILED_PRECONDITION EXECUTION_IMPORTED. The parts are those of an
+        export, in their order, with all outputs or without any. They are checked as for ReplayExport, and refused in the
+        same way; they also have to add up to the rows that they bring (INVALID_EXPORT names the first difference), and
+        each output has to be the one that the events name. Nothing can be read of an export that is refused. Idempotent by
+        request_id as long as the copy is kept: ALREADY_EXISTS REQUEST_ID_REUSED if it was used for other parts.
+        RESOURCE_EXHAUSTED EXPORT_TOO_LARGE: over 64 MiB without outputs, over 200,000 events, or over 1 GiB with outputs.
+        RESOURCE_EXHAUSTED IMPORTED_BYTES_EXCEEDED: the copies of the workspace would be larger together than they may.
         """
 
 def add_ExportServiceServicer_to_server(servicer: ExportServiceServicer, server: _aio.Server) -> None: ...

@@ -568,7 +568,7 @@ class Run(_message.Message):
         SUCCESS: Run._State.ValueType  # 4
         FAILED: Run._State.ValueType  # 5
         DLQ: Run._State.ValueType  # 6
-        """Set aside for a person, because several runners died with the work."""
+        """Set aside for a person, because several runners died with the work, or by a person (QuarantineRun)."""
         CANCELLED: Run._State.ValueType  # 7
         SKIPPED: Run._State.ValueType  # 8
 
@@ -582,7 +582,7 @@ class Run(_message.Message):
     SUCCESS: Run.State.ValueType  # 4
     FAILED: Run.State.ValueType  # 5
     DLQ: Run.State.ValueType  # 6
-    """Set aside for a person, because several runners died with the work."""
+    """Set aside for a person, because several runners died with the work, or by a person (QuarantineRun)."""
     CANCELLED: Run.State.ValueType  # 7
     SKIPPED: Run.State.ValueType  # 8
 

@@ -56,7 +56,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     VIEWER: _Role.ValueType  # 1
     """Reads everything but keys."""
     WORKFLOW: _Role.ValueType  # 2
-    """Does everything that VIEWER does, applies workflows, and starts and cancels executions."""
+    """Does everything that VIEWER does, applies workflows, and starts executions and gives them commands."""
     ADMIN: _Role.ValueType  # 3
     """Everything in its workspace, including its keys."""
     RUNNER: _Role.ValueType  # 4
@@ -69,7 +69,7 @@ ROLE_UNSPECIFIED: Role.ValueType  # 0
 VIEWER: Role.ValueType  # 1
 """Reads everything but keys."""
 WORKFLOW: Role.ValueType  # 2
-"""Does everything that VIEWER does, applies workflows, and starts and cancels executions."""
+"""Does everything that VIEWER does, applies workflows, and starts executions and gives them commands."""
 ADMIN: Role.ValueType  # 3
 """Everything in its workspace, including its keys."""
 RUNNER: Role.ValueType  # 4

@@ -204,8 +204,8 @@ class Condition(_message.Message):
     PATTERN_FIELD_NUMBER: _builtins.int
     field: _builtins.str
     """"state", "workflow", "version", "priority", "create_time", "start_time", "end_time", "error.type", "error.node",
-    "error.message", "trigger.type", "trigger.caller", "parent_execution_id",
-    "origin_execution_id", "labels.<key>". Any other is refused.
+    "error.message", "trigger.type", "trigger.caller", "parent_execution_id", "origin_execution_id", "labels.<key>".
+    Any other is refused.
     """
     operator: Global___Condition.Operator.ValueType
     """OPERATOR_UNSPECIFIED if and only if a `form` is set. A coordinator refuses a condition that has neither an operator

@@ -28,8 +28,9 @@ if _version_not_supported:
 class ReplayServiceStub:
     """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
     execution. Only an import records something. A coordinator replays few journals at once, and one of each workspace:
-    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
-    windlass.api.v1.ExportService, which says more.
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE
+    DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of windlass.api.v1.ExportService, which says
+    more.
     """
 
     def __init__(self, channel):
@@ -63,8 +64,9 @@ class ReplayServiceStub:
 class ReplayServiceServicer:
     """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
     execution. Only an import records something. A coordinator replays few journals at once, and one of each workspace:
-    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
-    windlass.api.v1.ExportService, which says more.
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE
+    DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of windlass.api.v1.ExportService, which says
+    more.
     """
 
     def ExportJournal(self, request, context):
@@ -131,8 +133,9 @@ def add_ReplayServiceServicer_to_server(servicer, server):
 class ReplayService:
     """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
     execution. Only an import records something. A coordinator replays few journals at once, and one of each workspace:
-    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
-    windlass.api.v1.ExportService, which says more.
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE
+    DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of windlass.api.v1.ExportService, which says
+    more.
     """
 
     @staticmethod

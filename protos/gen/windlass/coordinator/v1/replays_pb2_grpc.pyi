@@ -15,8 +15,9 @@ GRPC_VERSION: str
 class ReplayServiceStub:
     """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
     execution. Only an import records something. A coordinator replays few journals at once, and one of each workspace:
-    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
-    windlass.api.v1.ExportService, which says more.
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE
+    DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of windlass.api.v1.ExportService, which says
+    more.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -35,8 +36,9 @@ class ReplayServiceStub:
 class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
     """Exports, replays and imports of journals, for api, which decides who may see them. Any replica answers for any
     execution. Only an import records something. A coordinator replays few journals at once, and one of each workspace:
-    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of
-    windlass.api.v1.ExportService, which says more.
+    RESOURCE_EXHAUSTED REPLAYS_EXCEEDED when the turn of a call does not come within a minute. UNAVAILABLE
+    DEPENDENCY_UNAVAILABLE while the database is away. The errors are those of windlass.api.v1.ExportService, which says
+    more.
     """
 
     @_abc_1.abstractmethod

@@ -626,8 +626,9 @@ class RunReport(_message.Message):
         def output(self) -> Global___Output:
             """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. By reference: exactly as UploadOutput
             answered. Anything else is a failure of the run, PERMANENT: OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID
-            (the workspace has no such output from the month of this execution, or it has another size). In each case the report itself is acknowledged, and must not be sent again. While the output store is away, a
-            report by reference is not answered: the lease stays with the runner, which repeats the report like any other.
+            (the workspace has no such output from the month of this execution, or it has another size). In each case the
+            report itself is acknowledged, and must not be sent again. While the output store is away, a report by reference
+            is not answered: the lease stays with the runner, which repeats the report like any other.
             """
 
         def __init__(

@@ -73,8 +73,8 @@ class RunnerSessionsServicer:
 
         UNAUTHENTICATED: the key is missing, unknown, expired or revoked. PERMISSION_DENIED ROLE_REQUIRED: the key has
         another role. UNAVAILABLE: attach again, or to another replica. RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE,
-        KEY_SESSIONS_EXCEEDED or CALLS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says. Everything else that ends a
-        stream is a Fault.
+        KEY_SESSIONS_EXCEEDED or CALLS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says.
+        Everything else that ends a stream is a Fault.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,8 +38,8 @@ class RunnerSessionsStub:
 
     UNAUTHENTICATED: the key is missing, unknown, expired or revoked. PERMISSION_DENIED ROLE_REQUIRED: the key has
     another role. UNAVAILABLE: attach again, or to another replica. RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE,
-    KEY_SESSIONS_EXCEEDED or CALLS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says. Everything else that ends a
-    stream is a Fault.
+    KEY_SESSIONS_EXCEEDED or CALLS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says.
+    Everything else that ends a stream is a Fault.
     """
 
 class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
@@ -70,8 +70,8 @@ class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
 
         UNAUTHENTICATED: the key is missing, unknown, expired or revoked. PERMISSION_DENIED ROLE_REQUIRED: the key has
         another role. UNAVAILABLE: attach again, or to another replica. RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE,
-        KEY_SESSIONS_EXCEEDED or CALLS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says. Everything else that ends a
-        stream is a Fault.
+        KEY_SESSIONS_EXCEEDED or CALLS_EXCEEDED, and INVALID_ARGUMENT INVALID_REQUEST: as windlass.types.v1 says.
+        Everything else that ends a stream is a Fault.
         """
 
 def add_RunnerSessionsServicer_to_server(servicer: RunnerSessionsServicer, server: _aio.Server) -> None: ...

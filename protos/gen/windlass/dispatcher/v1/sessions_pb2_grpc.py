@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class CoordinatorSessionsStub:
-    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
-    executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
-    are journalled.
+    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is
+    granted executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for
+    an execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which
+    acknowledges them when they are journalled.
     """
 
     def __init__(self, channel):
@@ -46,10 +46,10 @@ class CoordinatorSessionsStub:
 
 
 class CoordinatorSessionsServicer:
-    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
-    executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
-    are journalled.
+    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is
+    granted executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for
+    an execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which
+    acknowledges them when they are journalled.
     """
 
     def Session(self, request_iterator, context):
@@ -86,10 +86,10 @@ def add_CoordinatorSessionsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoordinatorSessions:
-    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
-    executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
-    are journalled.
+    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is
+    granted executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for
+    an execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which
+    acknowledges them when they are journalled.
     """
 
     @staticmethod

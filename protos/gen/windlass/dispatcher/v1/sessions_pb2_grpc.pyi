@@ -13,10 +13,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CoordinatorSessionsStub:
-    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
-    executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
-    are journalled.
+    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is
+    granted executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for
+    an execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which
+    acknowledges them when they are journalled.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -35,10 +35,10 @@ class CoordinatorSessionsStub:
     """
 
 class CoordinatorSessionsServicer(metaclass=_abc_1.ABCMeta):
-    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
-    executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which acknowledges them when they
-    are journalled.
+    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is
+    granted executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for
+    an execution (a cancel, a misrouted run report, the end of a child) are sent on the session of its holder, which
+    acknowledges them when they are journalled.
     """
 
     @_abc_1.abstractmethod

@@ -52,10 +52,10 @@ lists have at most 30,000 items in all. More end the stream with the status RESO
 MESSAGE_TOO_LARGE (a coordinator gives no reason for more than 5 MiB). A holder spreads more items over several
 messages, except the leases of one Attach or Beat, which must be in one: at most 20,000 (HELD_EXCEEDED). Ids, names
 and reasons have at most 255 characters (ATTACH_INVALID, NAME_TOO_LONG; a longer ReportHead.instance_id counts as
-empty). Text is UTF-8 without U+0000: a runner
-replaces this in the texts of its modules, like error messages, because a report with it would end one stream after
-the other. Such text, and bytes that cannot be decoded, end the stream of a runner with INVALID_ARGUMENT, reason
-INVALID_REQUEST. Any other violation of the protocol ends it with a Fault and the status OK.
+empty). Text is UTF-8 without U+0000: a runner replaces this in the texts of its modules, like error messages,
+because a report with it would end one stream after the other. Such text, and bytes that cannot be decoded, end the
+stream of a runner with INVALID_ARGUMENT, reason INVALID_REQUEST. Any other violation of the protocol ends it with a
+Fault and the status OK.
 
 Limits of a stream. Unanswered reports may hold 64 MiB per stream and 256 MiB per key. Beyond that the server stops
 reading the stream until it has sent answers. This is not a fault: the server renews the instance meanwhile and repeats
@@ -642,9 +642,9 @@ class Fault(_message.Message):
                              elsewhere; or another key has opened an instance of this id    under a fresh instance_id
 
     A stream that ends with a status instead: UNAUTHENTICATED and PERMISSION_DENIED are for people to mend;
-    RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED, CALLS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST: the
-    bytes are no message, or text has U+0000) are bugs of the holder. The holder treats all of them, and everything else, like a lost
-    connection.
+    RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, KEY_SESSIONS_EXCEEDED, CALLS_EXCEEDED) and INVALID_ARGUMENT (INVALID_REQUEST:
+    the bytes are no message, or text has U+0000) are bugs of the holder. The holder treats all of them, and everything
+    else, like a lost connection.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
