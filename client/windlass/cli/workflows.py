@@ -162,8 +162,9 @@ def read_source(file: Path) -> Source:
 
 def _validated_here(source: Source) -> Any:
     """The answer of ValidateWorkflow, as far as it is known without a stack."""
-    from windlass.definition.examination import examine_text, warnings_of
+    from windlass.definition.examination import examine_text
     from windlass.definition.parsing import Format
+    from windlass.definition.verdict import warnings_of
 
     verdict = examine_text(source.source, Format(source.source_format))
     return messages.ValidateWorkflowResponse(

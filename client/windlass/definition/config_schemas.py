@@ -3,8 +3,18 @@
 from collections.abc import Mapping
 from typing import Final
 
-from windlass.definition.durations import DURATION_MAX, SECOND
-from windlass.definition.fields import BRANCH, DURATION, FREE, WORKFLOW_NAME, Schema, object_of, whole_from_one
+from windlass.definition.durations import SECOND
+from windlass.definition.fields import (
+    BRANCH,
+    DURATION,
+    FREE,
+    TIMEOUT,
+    WORKFLOW_NAME,
+    Schema,
+    duration_between,
+    object_of,
+    whole_from_one,
+)
 from windlass.definition.limits import (
     APPROVALS_REQUIRED_MAX,
     ASSIGNEE_CHARACTERS_MAX,
@@ -20,16 +30,9 @@ from windlass.definition.limits import (
 DELAY_SECONDS_MAX: Final = 3_600
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
-_DELAY: Final[Schema] = {
-    "allOf": [
-        DURATION,
-        {
-            "duration-between": [0, DELAY_SECONDS_MAX * SECOND],
-            "x-reason": "OUT_OF_RANGE",
-            "description": "delay@1 keeps a place of its runner, so it takes an hour at most; use sleep@1",
-        },
-    ]
-}
+_DELAY: Final[Schema] = duration_between(
+    0, DELAY_SECONDS_MAX * SECOND, "delay@1 keeps a place of its runner, so it takes an hour at most; use sleep@1"
+)
 _TIME: Final[Schema] = {"time": True, "x-reason": "BAD_TIME"}
 _EXPRESSION: Final[Schema] = {"type": "string", "description": 'an expression is text: write "input.n > 5" in quotes'}
 _TEXTS: Final[Schema] = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
@@ -37,16 +40,6 @@ _TEXTS: Final[Schema] = {"type": "object", "additionalProperties": {"type": ["st
 _BODY: Final[Schema] = {
     **object_of(module={}, config=FREE, inputs=FREE),
     "description": "a body is an object with a module, its config and its inputs",
-}
-_TIMEOUT: Final[Schema] = {
-    "allOf": [
-        DURATION,
-        {
-            "duration-between": [1, DURATION_MAX],
-            "x-reason": "OUT_OF_RANGE",
-            "description": "a timeout is longer than nothing",
-        },
-    ]
 }
 
 
@@ -93,7 +86,7 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
     "wait_signal@1": object_of(
         ("signal",),
         signal=_text(SIGNAL_CHARACTERS_MAX, f"a signal is named by a text of 1 to {SIGNAL_CHARACTERS_MAX} characters"),
-        timeout=_TIMEOUT,
+        timeout=TIMEOUT,
         onTimeout={"enum": ["FAIL", "CONTINUE"]},
     ),
     "approval@1": object_of(
@@ -111,7 +104,7 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
             "maximum": APPROVALS_REQUIRED_MAX,
             "description": f"must be a whole number from 1 to {APPROVALS_REQUIRED_MAX}",
         },
-        timeout=_TIMEOUT,
+        timeout=TIMEOUT,
         onTimeout={"enum": ["APPROVE", "REJECT", "FAIL"]},
     ),
     "condition@1": object_of(("expression",), expression=_EXPRESSION),

@@ -7,7 +7,6 @@ layer only uses what an earlier one found sound, so that one mistake does not sh
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.definition import json_values, modules, templates
@@ -17,13 +16,14 @@ from windlass.definition.durations import parse_duration
 from windlass.definition.faults import Fault, Faults
 from windlass.definition.graph import ancestors, cycles
 from windlass.definition.input_schemas import schema_fault
-from windlass.definition.limits import CHILD_DEPTH_MAX, DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
+from windlass.definition.limits import DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 from windlass.definition.risks import risks_of
 from windlass.definition.schema_faults import config_faults, field_faults
 from windlass.definition.state_keys import state_faults
 from windlass.definition.template_texts import body_of, is_child, texts_of_body, texts_of_compensation, texts_of_node
 from windlass.definition.templates import TemplateText
+from windlass.definition.verdict import Verdict
 
 # The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
@@ -38,32 +38,6 @@ SchemaJudge = Callable[[Any], str | None]
 BRANCHES_TOLD_MAX: Final = 20
 # A path that leads into a node or an edge.
 _IN_NODE: Final = re.compile(r"(nodes|edges)\[(\d+)\]")
-
-
-@dataclass
-class Verdict:
-    """Without faults the definition can be applied; `canonical` is then what is stored."""
-
-    faults: list[Fault] = field(default_factory=Faults)
-    # For each node, and for OUTPUT, the nodes that its templates read; None: all nodes before it. A node whose
-    # templates read no node is left out.
-    references: dict[str, list[str] | None] = field(default_factory=dict)
-    # Modules that are not built in, each with its warning for the case that no runner announces it.
-    own_modules: list[tuple[str, Fault]] = field(default_factory=list)
-    # Built-in modules that runners do, each with its warning for the case that no connected runner does it.
-    built_in_modules: list[tuple[str, Fault]] = field(default_factory=list)
-    # Templates, each with a module that a runner which renders has to do, and the warning for the case that none is
-    # connected.
-    rendered: list[tuple[str, Fault]] = field(default_factory=list)
-    # The `until` of each loop that has one, with the module of its body, whose runner evaluates it, and the warning for
-    # the case that none which can is connected.
-    evaluated: list[tuple[str, Fault]] = field(default_factory=list)
-    # Workflows that nodes start, each with its warning for the case that the workspace has no such workflow.
-    children: list[tuple[str, Fault]] = field(default_factory=list)
-    # Warnings of what is allowed and goes wrong later.
-    risks: list[Fault] = field(default_factory=Faults)
-    name: str = ""
-    canonical: bytes = b""
 
 
 def examine_text(text: str, format_: Format) -> Verdict:
@@ -109,32 +83,6 @@ def _placed(fault: Fault, document: Any, line_of: LineOf) -> Fault:
 
 def too_large(how: str = "") -> Fault:
     return Fault("", "TOO_LARGE", f"{how}at most {DEFINITION_BYTES_MAX} bytes")
-
-
-def warnings_of(verdict: Verdict, announced: Collection[str], rendering: Collection[str] = ()) -> list[Fault]:
-    """What goes wrong later, modules that no connected runner does, and templates that none renders. The latter two are
-    accepted too, but their work waits.
-
-    `rendering`: the announced modules of the runners that render. While no runner is connected, nothing is said of
-    built-in modules and of templates: all of them wait, as in a stack that is just starting.
-    """
-    warnings = [*verdict.risks]
-    warnings += [warning for module, warning in verdict.own_modules if module not in announced]
-    if announced:
-        warnings += [warning for module, warning in verdict.built_in_modules if module not in announced]
-    if announced and modules.RENDERER not in rendering:
-        warnings += [warning for module, warning in verdict.rendered if module not in rendering]
-    warnings += [warning for module, warning in verdict.evaluated if module in announced and module not in rendering]
-    return warnings
-
-
-def child_warnings(verdict: Verdict, known: Collection[str]) -> list[Fault]:
-    """Workflows that nodes start and that are not among the `known` ones of the workspace, and workflows that start
-    themselves. Both are accepted: the former may be applied later, the latter may end the recursion by a condition."""
-    warnings = [warning for workflow, warning in verdict.children if workflow not in {*known, verdict.name}]
-    own = [warning for workflow, warning in verdict.children if workflow == verdict.name]
-    message = f"the workflow starts itself, which may go on for {CHILD_DEPTH_MAX} levels"
-    return [*warnings, *(each._replace(reason="SELF_REFERENCE", message=message) for each in own)]
 
 
 def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:

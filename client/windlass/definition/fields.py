@@ -38,6 +38,15 @@ def whole_from_one(most: int) -> Schema:
 FREE: Final[Schema] = {"type": "object"}
 WORKFLOW_NAME: Final[Schema] = _form("a name", NAME_FORM, "MALFORMED_NAME")
 DURATION: Final[Schema] = {"duration": True, "x-reason": "BAD_DURATION"}
+
+
+def duration_between(least: int, most: int, description: str) -> Schema:
+    """In microseconds."""
+    between = {"duration-between": [least, most], "x-reason": "OUT_OF_RANGE", "description": description}
+    return {"allOf": [DURATION, between]}
+
+
+TIMEOUT: Final[Schema] = duration_between(1, DURATION_MAX, "a timeout is longer than nothing")
 BRANCH: Final[Schema] = {
     "type": "string",
     "x-null-reason": "REQUIRED",
@@ -55,11 +64,6 @@ _DESCRIPTION: Final[Schema] = {
     "maxLength": 4_096,
     "description": "must be text of at most 4096 characters",
 }
-
-
-def _timeout(most: int, description: str) -> Schema:
-    between = {"duration-between": [1, most], "x-reason": "OUT_OF_RANGE", "description": description}
-    return {"allOf": [DURATION, between]}
 
 
 _LABEL: Final[Schema] = {
@@ -80,8 +84,8 @@ _RETRY: Final[Schema] = object_of(
     budget=DURATION,
 )
 
-_NODE_TIMEOUT: Final[Schema] = _timeout(
-    ATTEMPT_SECONDS_MAX * SECOND, "the timeout of a node is longer than nothing and at most 24 hours"
+_NODE_TIMEOUT: Final[Schema] = duration_between(
+    1, ATTEMPT_SECONDS_MAX * SECOND, "the timeout of a node is longer than nothing and at most 24 hours"
 )
 WORKFLOW: Final[Schema] = object_of(
     ("name",),
@@ -89,7 +93,7 @@ WORKFLOW: Final[Schema] = object_of(
     description=_DESCRIPTION,
     inputSchema={},
     initialState=FREE,
-    timeout=_timeout(DURATION_MAX, "a timeout is longer than nothing"),
+    timeout=TIMEOUT,
     onFailure={"enum": ["CONTINUE", "FAIL_FAST", "HOLD"]},
     recordInputs={"type": "boolean"},
     retry=_RETRY,

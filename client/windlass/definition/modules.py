@@ -53,16 +53,16 @@ def body_key(node_id: str) -> str:
 
 def body_module_faults(loop: str, body: Mapping[str, Any], path: str) -> Iterator[Fault]:
     """The faults of the module that a loop does for each of its items. The items of a list may be children instead."""
-    module, path = body.get("module"), f"{path}.module"
-    may_be_child = loop == FOR_EACH
+    module, may_be_child = body.get("module"), loop == FOR_EACH
     if may_be_child and "workflow" in body:
         others = [key for key in ("module", "config") if key in body]
         for key in others:
-            yield Fault(f"{path.removesuffix('.module')}.{key}", "UNKNOWN_FIELD", "the body names a workflow already")
+            yield Fault(f"{path}.{key}", "UNKNOWN_FIELD", "the body names a workflow already")
     elif isinstance(module, str) and module in CONTROL_MODULES and not (may_be_child and module == SUB_WORKFLOW):
-        yield Fault(path, "UNSUPPORTED_MODULE", f"{module} is no body of a loop; a body names a module of a runner")
+        message = f"{module} is no body of a loop; a body names a module of a runner"
+        yield Fault(f"{path}.module", "UNSUPPORTED_MODULE", message)
     else:
-        yield from module_faults(module, path)
+        yield from module_faults(module, f"{path}.module")
 
 
 def is_own(module: str) -> bool:

@@ -13,12 +13,13 @@ from services.api.rpc.structs import StructTooLarge, document_of
 from services.chassis.grpc.beside import beside
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import workflows_pb2 as pb
-from windlass.definition.examination import Verdict, examine_parsed, too_large
+from windlass.definition.examination import examine_parsed, too_large
 from windlass.definition.faults import Faults
 from windlass.definition.json_values import sift
 from windlass.definition.limits import DEFINITION_BYTES_MAX, NODES_MAX
 from windlass.definition.modules import form_of
 from windlass.definition.parsing import Format, Parsed, parse
+from windlass.definition.verdict import Verdict
 
 DefinitionRequest = pb.ApplyWorkflowRequest | pb.ValidateWorkflowRequest
 # The text of a larger definition is not indented.

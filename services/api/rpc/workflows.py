@@ -26,7 +26,7 @@ from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2, workflows_pb2_grpc
 from windlass.api.v1 import workflows_pb2 as pb
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
-from windlass.definition.examination import Verdict, child_warnings, warnings_of
+from windlass.definition.verdict import Verdict, child_warnings, warnings_of
 
 T = TypeVar("T")
 SHA256_BYTES: Final = 32

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from windlass.definition.examination import child_warnings, examine, warnings_of
+from windlass.definition.examination import examine
+from windlass.definition.verdict import child_warnings, warnings_of
 
 CHILD = {"workflow": "billing"}
 

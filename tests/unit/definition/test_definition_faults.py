@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from windlass.definition import templates
 from windlass.definition.config_schemas import CONFIG_SCHEMAS
-from windlass.definition.examination import examine, warnings_of
+from windlass.definition.examination import examine
 from windlass.definition.faults import Fault
 from windlass.definition.json_values import sift
 from windlass.definition.limits import FAULTS_MAX
 from windlass.definition.modules import CONTROL_MODULES
 from windlass.definition.templates import TemplateParser
+from windlass.definition.verdict import warnings_of
 
 BUILT_IN = set(CONFIG_SCHEMAS) - CONTROL_MODULES
 NAP = {"id": "nap", "module": "sleep@1", "config": {"duration": "{{ input.wait }}"}}

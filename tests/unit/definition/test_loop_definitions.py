@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from windlass.definition.examination import examine, warnings_of
+from windlass.definition.examination import examine
 from windlass.definition.limits import ITEMS_MAX
+from windlass.definition.verdict import warnings_of
 
 EACH = {"items": "{{ nodes.list.output.ids }}", "body": {"module": "noop@1"}}
 AGAIN = {"until": "output.done", "body": {"module": "noop@1"}}

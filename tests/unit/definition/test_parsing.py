@@ -13,10 +13,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.definition.examination import examine_text, warnings_of
+from windlass.definition.examination import examine_text
 from windlass.definition.faults import place_of
 from windlass.definition.limits import DEFINITION_BYTES_MAX, FAULTS_MAX
 from windlass.definition.parsing import Format, parse
+from windlass.definition.verdict import warnings_of
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "definitions.md"
 TEXT = """\

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from windlass.definition.examination import examine, examine_text, warnings_of
+from windlass.definition.examination import examine, examine_text
 from windlass.definition.parsing import Format
+from windlass.definition.verdict import warnings_of
 
 URL = "https://example.org/orders"
 POST = {"method": "POST", "url": URL}

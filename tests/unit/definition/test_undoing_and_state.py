@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from windlass.definition.examination import examine, warnings_of
+from windlass.definition.examination import examine
 from windlass.definition.limits import STATE_KEYS_MAX
+from windlass.definition.verdict import warnings_of
 
 
 def faults(document: Any) -> set[tuple[str, str]]:
