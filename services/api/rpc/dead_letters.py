@@ -22,7 +22,7 @@ from services.api.rpc.letter_groups import merged_groups
 from services.api.rpc.letter_inputs import LetterInputs
 from services.api.rpc.overrides import OVERRIDES_BYTES_MAX
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import holding, sorted_json, to_dict
+from services.api.rpc.structs import holding, to_dict, to_json
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import dead_letters_pb2 as pb
@@ -166,10 +166,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
 
 async def _overrides(given: Struct) -> bytes:
     """A JSON object; empty: none."""
-    overrides = sorted_json(await to_dict(given, "input_overrides", OVERRIDES_BYTES_MAX))
-    if len(overrides) > OVERRIDES_BYTES_MAX:
-        raise refusals.invalid_field("input_overrides", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
-    return overrides if given.fields else b""
+    return await to_json(given, "input_overrides", OVERRIDES_BYTES_MAX) if given.fields else b""
 
 
 def _progress(state: Redrive, *, is_requeue: bool) -> pb.BulkResolveDeadLettersResponse:

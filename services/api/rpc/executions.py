@@ -20,7 +20,7 @@ from services.api.rpc.forking import Forking
 from services.api.rpc.overrides import judge_retry, node_overrides
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
-from services.api.rpc.structs import holding, sorted_json, to_dict
+from services.api.rpc.structs import holding, to_json
 from services.chassis.grpc.beside import beside
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
@@ -127,9 +127,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return await translate.answer(pb.ResumeExecutionResponse(), execution)
 
     async def SignalExecution(self, request: pb.SignalExecutionRequest, context: RpcCall) -> pb.SignalExecutionResponse:
-        payload = sorted_json(await to_dict(request.payload, "payload", PAYLOAD_BYTES_MAX))
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise refusals.invalid_field("payload", "TOO_LARGE", f"{len(payload)} bytes; at most {PAYLOAD_BYTES_MAX}")
+        payload = await to_json(request.payload, "payload", PAYLOAD_BYTES_MAX)
         message = translate.command()
         message.signal.signal, message.signal.payload = request.signal, payload
         command = NewCommand("signal", request.execution_id, message, request.request_id, queued_seconds=QUEUED_SECONDS)

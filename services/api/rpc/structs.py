@@ -66,6 +66,14 @@ async def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict
         raise invalid_field(field, "TOO_LARGE", f"has more than {bytes_max} bytes") from None
 
 
+async def to_json(struct: struct_pb2.Struct, field: str, bytes_max: int) -> bytes:
+    """The content of the Struct as sorted JSON of at most `bytes_max`, or a refusal that names it `field`."""
+    content = sorted_json(await to_dict(struct, field, bytes_max))
+    if len(content) > bytes_max:
+        raise invalid_field(field, "TOO_LARGE", f"{len(content)} bytes; at most {bytes_max}")
+    return content
+
+
 def _sound(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, Any]:
     reader = _StructReader(bytes_max)
     document = reader.members(struct, 0)
