@@ -4,6 +4,7 @@ Coordinators have the executions that started. The dispatchers' queue has those 
 coordinator counts, with one exception: an execution that dispatchers have given up has ended, and its row in the queue
 says how. A single execution is looked up at the coordinator, then in the queue, then at the coordinator again, because
 it may start between the first two reads; it never returns to the queue unstarted.
+
 For lists the queue is read first: an execution that leaves it during the read is then found at the coordinator.
 
 Hazard: nothing here may return a record of another workspace. `find` checks it in `_own`, `page` compares each record.

@@ -2,6 +2,7 @@
 
 psycopg would look at every element to find its type. Here the caller names the type, and most of the encoding runs
 in C. That is several times cheaper for a flush of hundreds of rows.
+
 Use `Texts(names)`, `Bytes(blobs)`, `BigInts(numbers)`, … as parameters. None is NULL.
 """
 

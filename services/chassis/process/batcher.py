@@ -2,6 +2,7 @@
 
 One flusher takes all items that have gathered during the last flush, and flushes them at once. So a single item does
 not wait, and under load the batches grow by themselves. A full batcher makes its callers wait, and never drops an item.
+
 A wake-up is a level, which is a flag that is read again, and not an edge. So a loop that is busy when the level is set
 sees it in its next turn.
 """

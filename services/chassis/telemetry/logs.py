@@ -1,9 +1,11 @@
 """Logs as JSON lines on standard error: each line has one event and its facts as fields.
 
 `log.info("dispatched execution", execution_id=…)`: the event is a constant text that people can search for.
+
 Secrets are kept out in two ways: a field whose name tells of a secret is blanked, and user, password and query are cut
 out of URLs. Foreign text may hold control characters, which a terminal would obey. JSON escapes only the oldest of
 them; the others are escaped too.
+
 Records of libraries that use `logging` come out in the same form, with their `extra` as fields. They appear from
 WARNING on, unless their own logger has a level.
 """

@@ -2,7 +2,8 @@
 
 The endpoint answers only GET /metrics, and asks for no credential. It has an address of its own, which only the
 scraper needs to reach. So no label of a metric may hold an id of a customer or a secret.
-It runs on the event loop of the process on purpose: a scrape that hangs shows that the loop hangs.
+
+The endpoint runs on the event loop of the process on purpose: a scrape that hangs shows that the loop hangs.
 """
 
 from __future__ import annotations
