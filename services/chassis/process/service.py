@@ -76,10 +76,10 @@ def run_service(
 
     async def wire(process: Process) -> None:
         await start(process, settings, join)
+        # The objects made so far live as long as the process, so the collector need not look at them again.
+        gc.collect()
+        gc.freeze()
         if collects_rarely:
-            # The objects made so far live as long as the process.
-            gc.collect()
-            gc.freeze()
             gc.set_threshold(50_000, 20, 50)
 
     return Process(service, drain_seconds=settings.drain_seconds).main(wire, new_loop=new_loop)
