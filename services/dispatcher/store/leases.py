@@ -43,8 +43,8 @@ _HAND_BACK: Final = Composed(
     .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
 )
 # An execution has ended, and a message that may reopen it has come meanwhile. If it goes on, it needs a slot, and its
-# deadline counts anew. The new one is in the journal alone, so it is not ended while it waits for a slot. What was
-# granted before goes first, so it does not wait for long, and its coordinator ends it then.
+# deadline counts anew. The new one is in the journal alone, so its coordinator ends it once it has a slot, for which
+# it waits before all that was never granted.
 _KEEP_OPEN: Final = Composed(
     update(queue)
     .where(queue.c.execution_id == _GIVEN.c.execution_id, queue.c.reopens)
