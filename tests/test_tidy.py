@@ -178,6 +178,7 @@ BAD_SAMPLES = [
     ("names_say_what_is_inside", "services/api/utils.py", '"""m"""'),
     ("names_say_what_is_inside", "services/api/decide_new.py", '"""m"""'),
     ("nothing_unfinished", "services/api/x.py", '"""m"""\nraise NotImplementedError\n'),
+    ("nothing_unfinished", "services/api/x.py", '"""m"""\nraise NotImplementedError("later")\n'),
     ("tests_do_not_sleep", "tests/unit/test_x.py", '"""m"""\nawait asyncio.sleep(0.1)\n'),
     ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\npytest.skip()\n'),
     ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\n@pytest.mark.skip\ndef test_x(): ...\n'),

@@ -119,10 +119,9 @@ def names_say_what_is_inside(source: Source) -> Iterator[str]:
 def nothing_unfinished(source: Source) -> Iterator[str]:
     """Open work is an issue and not a gap in the code."""
     for node in source.nodes:
-        # Without a message it is a gap. With one, it refuses a part of somebody else's interface.
         raised = ast.unparse(node.exc) if isinstance(node, ast.Raise) and node.exc else ""
-        if raised.rstrip("()") in {"NotImplementedError", "NotImplemented"}:
-            yield source.at(node, "NotImplementedError: write it, or declare a Protocol")
+        if raised.startswith("NotImplemented"):
+            yield source.at(node, f"{raised}: write it, or declare a Protocol")
 
 
 @rule

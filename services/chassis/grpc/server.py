@@ -168,7 +168,7 @@ class GrpcServer(grpc.aio.Server):
         return await self._server.wait_for_termination(timeout)
 
     def add_insecure_port(self, address: str) -> int:
-        raise NotImplementedError("the address is given once, at construction")
+        raise grpc.aio.UsageError("the address is given once, at construction")
 
     def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
-        raise NotImplementedError("the address is given once, at construction")
+        raise grpc.aio.UsageError("the address is given once, at construction")

@@ -68,8 +68,9 @@ async def test_events_that_all_have_one_time_are_folded_with_a_rest_between_any_
     assert clock.rests >= 2 * len(events)
 
 
-async def test_commands_that_all_have_one_time_are_decided_with_a_rest_between_any_two() -> None:
-    (story, events), clock = handed_back(500), SlowClock()
+async def replayed_to_the_end(times: int) -> tuple[Any, int]:
+    """What becomes of such a journal, and how many rests were taken after its last event."""
+    (story, events), clock = handed_back(times), SlowClock()
     before_the_end = 0
 
     async def parts() -> AsyncIterator[Any]:
@@ -79,23 +80,19 @@ async def test_commands_that_all_have_one_time_are_decided_with_a_rest_between_a
         before_the_end = clock.rests
 
     replayed = await Replays(NOTHING, NOTHING, clock).of_export(EXECUTION_ID, story.definition, parts())
+    return replayed, clock.rests - before_the_end
+
+
+async def test_commands_that_all_have_one_time_are_decided_with_a_rest_between_any_two() -> None:
+    replayed, rests = await replayed_to_the_end(500)
     assert replayed.redecided > 500
-    assert clock.rests - before_the_end >= replayed.redecided
+    assert rests >= replayed.redecided
 
 
 async def test_the_rows_of_an_execution_that_goes_on_are_hashed_with_a_rest_between_any_two() -> None:
-    (story, events), clock = handed_back(1_500), SlowClock()
-    before_the_end = 0
-
-    async def parts() -> AsyncIterator[Any]:
-        nonlocal before_the_end
-        async for part in in_order(events):
-            yield part
-        before_the_end = clock.rests
-
-    replayed = await Replays(NOTHING, NOTHING, clock).of_export(EXECUTION_ID, story.definition, parts())
+    replayed, rests = await replayed_to_the_end(1_500)
     assert (replayed.recorded_hash, len(replayed.replayed_hash)) == ("", 64)
-    assert clock.rests - before_the_end >= 1_500
+    assert rests >= 1_500
 
 
 @pytest.mark.parametrize("place", ["at the end", "before the last one"])
