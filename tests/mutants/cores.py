@@ -130,6 +130,11 @@ _PEOPLE: Final = [
         "test_the_newest_answers_of_each_kind_are_remembered",
     ),
     Mutant(
+        "late_copy_carried_out_after_a_reopening",
+        *(_COORDINATOR, "reopened_since", taken_as("execution.end_seq", "0")),
+        "test_a_late_copy_of_a_cancel_that_came_after_the_end_changes_nothing_once_the_execution_was_reopened",
+    ),
+    Mutant(
         "cancel_of_an_ending_execution_not_put_on_record",
         *(f"{_COORDINATOR}/handlers", "cancel", answered("emit", "None")),
         "test_a_late_copy_of_a_cancel_that_came_while_it_was_ending_changes_nothing_either",
