@@ -25,6 +25,7 @@ from services.api.app.executions import Executions
 from services.api.app.identifiers import digest_of
 from services.api.app.ports import CommandAnswers, CommandMailbox, EventView, ExecutionView
 from services.api.app.watching import EventWatcher
+from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.crash import crash_point
 
@@ -88,14 +89,20 @@ class Commands:
         message_id, answer = await self._first_answer(command)
         if answer is None:
             _refuse_final(execution)
-            if await self._deliver(workspace, command, message_id, seen_seq=execution.last_seq):
+            is_delivered = await self._deliver(workspace, command, message_id, seen_seq=execution.last_seq)
+            if is_delivered:
                 seconds = command.queued_seconds if execution.state == "PENDING" else ANSWER_SECONDS
                 answer = await self._awaited(workspace, execution, message_id, seconds)
-        if answer is None and (ended := await self._executions.find(workspace, execution.id)).is_final:
-            # It may have answered just before its end, after the answer was looked for.
-            answer = await self._answers.answer(execution.id, message_id)
-            if answer is None:
-                _refuse_final(ended)
+            else:
+                self._executions.forget_going(execution.id)
+            if answer is None and (ended := await self._executions.find(workspace, execution.id)).is_final:
+                # It may have answered just before its end, after the answer was looked for.
+                answer = await self._answers.answer(execution.id, message_id)
+                if answer is None:
+                    _refuse_final(ended)
+            if answer is None and not is_delivered:
+                unknown = "no dispatcher has this execution, and nobody knows yet how it has ended"
+                raise DependencyUnavailable("the dispatcher", unknown)
         shown = await self._answered(workspace, command, message_id, answer)
         return GivenCommand(shown, answer.seq if answer else 0)
 

@@ -117,6 +117,10 @@ class Executions:
         found = sorted(by_id.values(), key=lambda execution: execution.id, reverse=not asked.ascending)
         return ExecutionPage(found, bool(cut_at))
 
+    def forget_going(self, execution_id: str) -> None:
+        """Ask dispatchers at the next read whether they have given it up, also if they were asked a moment ago."""
+        self._going.pop(execution_id, None)
+
     async def wait(self, watch: Watch, seconds: float) -> ExecutionView | None:
         """The final execution. None: the time was over first."""
         end = self._clock.monotonic() + seconds
@@ -127,7 +131,7 @@ class Executions:
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> ExecutionView:
         # An execution that was given up cannot be cancelled, so this is checked again.
-        self._going.pop(execution_id, None)
+        self.forget_going(execution_id)
         execution = await self.find_for_command(workspace, execution_id)
         if execution.is_final:
             return _cancelled(execution)
@@ -140,6 +144,8 @@ class Executions:
                 final = await self.wait(watch, CANCEL_SECONDS)
                 if final is not None:
                     return _cancelled(final)
+            else:
+                self.forget_going(execution_id)
             execution = await self.find(workspace, execution_id)
             return _cancelled(execution) if execution.is_final else execution
         finally:
@@ -152,7 +158,7 @@ class Executions:
             message_id, now_ns = cancel_id(execution_id, request_id, reason), self._clock.epoch_ns()
             if await self._queue.cancel(workspace, execution, message_id, reason, caller, now_ns):
                 return
-            self._going.pop(execution_id, None)
+            self.forget_going(execution_id)
             execution = await self.find(workspace, execution_id)
         if execution.is_final:
             _cancelled(execution)
