@@ -145,9 +145,14 @@ class Judge:
         return Noted(Counter(self.cases), {rule: list(seen) for rule, seen in self.breaches.items()})
 
     def withdraw(self, noted: Noted) -> dict[Duty, list[str]]:
-        """Forget what was noted since. Returns the breaches among it."""
+        """Forget what was noted since, but for a runner that ended: no busy machine is the cause of that. Returns the
+        breaches among it."""
+        ended = self.breaches.pop(Duty.RUNNER_LIVES, None)
         since = {rule: seen[len(noted.breaches.get(rule, ())) :] for rule, seen in self.breaches.items()}
         self.cases, self.breaches = noted.cases, noted.breaches
+        if ended is not None:
+            self.breaches[Duty.RUNNER_LIVES] = ended
+            self.cases[Duty.RUNNER_LIVES] += 1
         return {rule: seen for rule, seen in since.items() if seen}
 
 

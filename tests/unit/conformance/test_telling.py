@@ -67,6 +67,17 @@ async def test_machine_that_is_always_too_busy_breaks_no_rule_and_shows_none() -
     assert "too busy to tell; seen: the silent stream is still open" in said
 
 
+async def test_runner_that_ended_is_never_put_down_to_a_busy_machine() -> None:
+    judge = Judge()
+    noted = judge.noted()
+    judge.check(Duty.RUNNER_LIVES, False, "it ended during: a story")
+    judge.check(Duty.SILENCE, False, "the silent stream is still open")
+    assert judge.withdraw(noted) == {Duty.SILENCE: ["the silent stream is still open"]}
+    assert judge.breaches == {Duty.RUNNER_LIVES: ["it ended during: a story"]}
+    judge.check(Duty.RUNNER_LIVES, True, "")
+    assert not judge.is_kept(Duty.RUNNER_LIVES)
+
+
 async def test_story_that_went_well_is_not_told_again_however_late_the_kit_was() -> None:
     judge, times = await told_by([STALL_SECONDS], breaks=[False])
     assert (times, judge.is_kept(Duty.SILENCE)) == (1, True)
