@@ -29,7 +29,7 @@ def start_child(
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", module], stdin=stdin, stdout=stdout, env=environment(), bufsize=0
     )
-    # It may have ended already.
-    with suppress(ProcessLookupError):
+    # It may have ended already, and a sandbox may forbid this.
+    with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, child.pid, min(os.nice(0) + _NICE, _NICE_MAX))
     return child

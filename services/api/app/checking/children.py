@@ -59,7 +59,12 @@ class _Child:
         ours, its = socket.socketpair()
         with its:
             process = start_child("services.api.app.checking", its.fileno(), its.fileno())
-        child = cls(process, *await asyncio.open_connection(sock=ours))
+        try:
+            child = cls(process, *await asyncio.open_connection(sock=ours))
+        except BaseException:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+            raise
         try:
             # The child sends an empty frame when it is ready.
             await child._frame()
