@@ -231,12 +231,12 @@ def status_code(status: status_pb2.Status) -> grpc.StatusCode:
 def remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
     """Decode the details of a failed call. Without details it has only the code and the message."""
     code, message = error.code(), error.details() or ""
-    if code is grpc.StatusCode.INTERNAL and message == _ANSWER_DROPPED:
-        return RemoteError(grpc.StatusCode.UNAVAILABLE, "", "the call was ended before all was sent")
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
             status = status_pb2.Status.FromString(value)
             return remote_status(status)
+    if code is grpc.StatusCode.INTERNAL and message == _ANSWER_DROPPED:
+        return RemoteError(grpc.StatusCode.UNAVAILABLE, "", "the call was ended before all was sent, perhaps refused")
     return RemoteError(code, "", message)
 
 
