@@ -83,7 +83,7 @@ _GRAPHS: Final = [
     ),
     Mutant(
         "undone_work_taken_for_done",
-        *(_COORDINATOR, "_is_unfinished", answered("_was_undone", "False")),
+        *(_COORDINATOR, "_is_unfinished", taken_as("was_undone", "False")),
         "test_a_retry_does_undone_nodes_again_and_a_second_failure_undoes_them_again",
     ),
     Mutant(
@@ -156,7 +156,7 @@ _PEOPLE: Final = [
     ),
     Mutant(
         "runner_that_was_lost_later_taken_for_dead_at_the_take_over",
-        *(_COORDINATOR, "_lost_with_take_over", taken_as("open_", "0")),
+        *(_COORDINATOR, "_lost_with_take_over", taken_as("still_live", "0")),
         "test_a_runner_of_which_only_some_runs_are_lost_right_after_a_take_over_was_not_dead_before",
     ),
     Mutant(
