@@ -27,6 +27,7 @@ from tests.support.stack import STOP_SECONDS, Stack, free_options, is_alive, run
 
 ENDED_SECONDS = 20.0
 LONG_NODE = "name: long\nnodes:\n  - {id: only, module: delay@1, config: {duration: 600s}}\n"
+OPERATIONS_PAGE = Path(__file__).resolve().parents[2] / "docs/operations.md"
 LARGE_NODE = """
 name: large
 nodes: [{id: only, module: transform@1, inputs: {text: "{{ 'x' * 300000 }}"}}]
@@ -187,15 +188,23 @@ async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_u
 
 
 async def test_a_copy_of_the_home_of_a_stack_that_is_down_is_a_backup(home: Path, tmp_path: Path) -> None:
-    """As docs/operations.md says, also for what is kept beside the database."""
-    definition, backup = tmp_path / "large.yaml", home / "backup"
+    """With the command of docs/operations.md, after an earlier backup, and for what is kept beside the database."""
+    definition, first = tmp_path / "large.yaml", home / ".windlass"
     definition.write_text(LARGE_NODE)
-    async with running_stack(home=home / "first"):
-        windlass("workflow", "apply", str(definition), "--home", home / "first")
-        ended = json.loads(windlass("start", "large", "--wait", "--json", "--home", home / "first").stdout)["id"]
-        assert windlass("down", "--home", home / "first").returncode == 0
-    await asyncio.to_thread(lambda: subprocess.run(["cp", "-a", home / "first", backup], check=True))
-    shutil.rmtree(home / "first")
+    (copying,) = re.findall(r"^windlass down && (cp .+)", OPERATIONS_PAGE.read_text(), re.MULTILINE)
+
+    def backed_up() -> Path:
+        subprocess.run(["bash", "-c", copying], cwd=home, check=True)
+        return max(home.glob("windlass-*"))
+
+    first.mkdir()
+    await asyncio.to_thread(backed_up)
+    async with running_stack(home=first):
+        windlass("workflow", "apply", str(definition), "--home", first)
+        ended = json.loads(windlass("start", "large", "--wait", "--json", "--home", first).stdout)["id"]
+        assert windlass("down", "--home", first).returncode == 0
+    backup = await asyncio.to_thread(backed_up)
+    shutil.rmtree(first)
     async with running_stack(home=backup):
         output = windlass("run", "output", f"{ended}.1", "--home", backup)
         assert len(json.loads(output.stdout)["text"]) == 300_000, output.stderr
