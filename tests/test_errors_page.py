@@ -1,8 +1,10 @@
-"""docs/errors.md knows every reason and every type of error that the services give."""
+"""docs/errors.md knows every reason and every type of error that the services give, and how each call is repeated."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.api import CHANGING
 from tests.support.reasons import named_in, refusal_reasons, run_error_types
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,3 +31,9 @@ def test_page_knows_every_type_of_a_run_error() -> None:
     types = given(MAKERS, run_error_types)
     assert {"NODE_TIMEOUT", "HTTP_<>", "POISON", "REPORT_TOO_LARGE", "CIRCUIT_OPEN", "CANCELLED"} <= types
     assert sorted(types - known()) == []
+
+
+def test_page_says_why_the_repeat_of_every_change_is_safe() -> None:
+    table = (ROOT / "docs/errors.md").read_text().partition("## After a lost answer")[2]
+    named = {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in re.findall(r"\w+", row)}
+    assert sorted(CHANGING - named) == []

@@ -49,6 +49,9 @@ METHODS: dict[str, MethodDescriptor] = {
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
+_READING = ("Get", "List", "Watch", "Validate", "Explain", "Export", "Replay")
+# The names of those that change something.
+CHANGING = {name for name in METHODS if not name.startswith(_READING)}
 
 
 def path_of(method: MethodDescriptor) -> str:
