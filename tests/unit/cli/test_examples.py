@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import typer
 import typer.main
 
 from windlass.cli.app import app
@@ -35,6 +36,13 @@ def test_a_command_with_many_options_has_an_example() -> None:
     assert [name for name, given in own.items() if len(given) > 2 and not examples(TREE[name])] == []
 
 
+def parse(name: str, given: list[str]) -> None:
+    """Unknown options, and missing values of options, are refused; files need not exist."""
+    command = TREE[name]
+    context = command.context_class(command, info_name=name, **command.context_settings)
+    command.make_parser(context).parse_args(list(given))
+
+
 @pytest.mark.parametrize("name", [name for name, command in TREE.items() if examples(command)])
 def test_an_example_is_of_its_command_and_has_options_that_exist(name: str) -> None:
     """A pipe or a file that is written to ends what is parsed."""
@@ -42,8 +50,12 @@ def test_an_example_is_of_its_command_and_has_options_that_exist(name: str) -> N
         own = [i for i in range(len(words)) if words[i : i + 1 + len(name.split())] == ["windlass", *name.split()]]
         assert own, words
         given = words[own[-1] + 1 + len(name.split()) :]
-        given = given[: given.index(">")] if ">" in given else given
-        command = TREE[name]
-        # Unknown options, and missing values of options, are refused; files need not exist.
-        command.make_context(name, given, resilient_parsing=True)
-        command.make_parser(command.make_context(name, [], resilient_parsing=True)).parse_args(list(given))
+        parse(name, given[: given.index(">")] if ">" in given else given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(["--no-such-option"], "No such option"), (["--limit"], "requires an argument")]
+)
+def test_an_example_with_an_option_that_does_not_fit_is_noticed(given: list[str], said: str) -> None:
+    with pytest.raises(typer.TyperException, match=said):
+        parse("list", given)
