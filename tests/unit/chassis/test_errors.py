@@ -181,8 +181,16 @@ class FullStore(RunnerOutputsServicer):
     DownloadOutput: Any = UploadOutput
 
 
-async def test_call_that_was_refused_while_much_was_being_sent_may_be_repeated() -> None:
-    """grpc.aio tells such a caller of an internal error, and never what the server has answered."""
+def test_call_whose_answer_was_dropped_by_grpc_may_be_repeated() -> None:
+    """grpc.aio makes this error up when the server has ended the call while more was being sent to it."""
+    remote = remote_error(failed_call(grpc.StatusCode.INTERNAL, "Internal error from Core"))
+    assert remote.may_retry
+    assert isinstance(remote.refusal(), DependencyUnavailable)
+    assert not remote_error(failed_call(grpc.StatusCode.INTERNAL, "internal error 7")).may_retry
+
+
+async def test_call_that_is_refused_while_much_is_being_sent_brings_the_answer_or_may_be_repeated() -> None:
+    """Whether grpc.aio drops the answer depends on the moment at which it arrives. No other error comes of it."""
     server = grpc.aio.server()
     add_RunnerOutputsServicer_to_server(FullStore(), server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -200,7 +208,5 @@ async def test_call_that_was_refused_while_much_was_being_sent_may_be_repeated()
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await send_on()
     await server.stop(None)
-    assert failed.value.code() is grpc.StatusCode.INTERNAL
     remote = remote_error(failed.value)
-    assert remote.may_retry
-    assert isinstance(remote.refusal(), DependencyUnavailable)
+    assert remote.may_retry or (remote.code, remote.message) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "no room")
