@@ -140,8 +140,6 @@ def _show(job: Any) -> None:
     }
     render.facts(facts, width=8)
     for each in job.samples:
-        if each.reason == _IMPORTED:
-            continue
         say(visible(f"  {each.execution_id}: {each.reason}: {each.message}"))
 
 

@@ -28,6 +28,8 @@ _MESSAGE_CHARACTERS_MAX: Final = 300
 # These say nothing about the execution.
 AWAY: Final = "DEPENDENCY_UNAVAILABLE"
 _FAULTS: Final = frozenset({"INTERNAL", AWAY})
+# Every imported copy refuses every command. Copies are counted, but would leave no room for samples that tell more.
+_IMPORTED: Final = "EXECUTION_IMPORTED"
 
 
 class BulkAction(StrEnum):
@@ -132,7 +134,7 @@ def counted(tally: Tally, answers: Iterable[BulkAnswer]) -> Tally:
             failed += 1
         else:
             refused[answer.reason] = refused.get(answer.reason, 0) + 1
-        if len(samples) < SAMPLES_MAX:
+        if answer.reason != _IMPORTED and len(samples) < SAMPLES_MAX:
             samples.append(answer._replace(message=answer.message[:_MESSAGE_CHARACTERS_MAX]))
     return Tally(done, refused, failed, tuple(samples))
 

@@ -52,6 +52,13 @@ def test_samples_are_few_and_short() -> None:
     assert max(len(each.message) for each in tally.samples) == 300
 
 
+def test_imported_copies_are_counted_and_leave_the_samples_to_others() -> None:
+    copies = [BulkAnswer(str(n), "EXECUTION_IMPORTED", "a copy") for n in range(SAMPLES_MAX)]
+    tally = counted(NOTHING, [*copies, FINAL])
+    assert tally.refused == {"EXECUTION_IMPORTED": SAMPLES_MAX, "EXECUTION_FINAL": 1}
+    assert tally.samples == (FINAL,)
+
+
 @pytest.mark.parametrize(
     ("job", "state"),
     [
