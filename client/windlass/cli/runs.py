@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -16,6 +17,9 @@ from windlass.cli.output import say, say_pieces
 
 # An output of 64 MiB over a slow line.
 _OUTPUT_SECONDS: Final = 600.0
+# The names of files that this process has open already.
+_OPEN_FILE: Final = re.compile(r"/dev/(stdin|stdout|stderr|fd/\d+)|/proc/[^/]+/(task/\d+/)?fd/\d+")
+_LINKS_MAX: Final = 40
 RunStateName = Literal["PENDING", "LEASED", "RUNNING", "SUCCESS", "FAILED", "DLQ", "CANCELLED", "SKIPPED"]
 
 
@@ -98,13 +102,14 @@ def output(api: Api, run_id: RunIdArgument, file: FileOption = None, output_form
 
 
 def _write(file: Path, pieces: Iterable[bytes]) -> None:
-    """A transfer that breaks off leaves the file as it was. What is no file, like a pipe, is written at once."""
-    is_other = file.exists() and not file.is_file()
+    """A transfer that breaks off leaves the file as it was. What is no file, like a pipe, is written at once. A file
+    that is open already, like /dev/stdout, is added to, because it may have lines that others have written."""
+    is_other = _is_open_file(file) or (file.exists() and not file.is_file())
     if file.is_symlink() and not is_other:
         file = file.resolve()
     part = file if is_other else file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
-        to = part.open("wb")
+        to = part.open("ab" if is_other else "wb")
     except OSError as error:
         raise typer.BadParameter(f"cannot write {file}: {error.strerror}", param_hint="--output") from None
     try:
@@ -115,6 +120,18 @@ def _write(file: Path, pieces: Iterable[bytes]) -> None:
     finally:
         if not is_other:
             part.unlink(missing_ok=True)
+
+
+def _is_open_file(file: Path) -> bool:
+    """Whether it is the name of an open file, or a link to such a name. Links in /proc lead to the file itself."""
+    for _ in range(_LINKS_MAX):
+        file = Path(os.path.normpath(file.absolute()))
+        if _OPEN_FILE.fullmatch(str(file)):
+            return True
+        if not file.is_symlink():
+            return False
+        file = file.parent / file.readlink()
+    return False
 
 
 def _show(run: Any, output_command: str) -> None:
