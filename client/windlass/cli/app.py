@@ -1,5 +1,6 @@
 """All commands in one tree. Exit codes: 0 done, 1 failed, 2 usage."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -88,6 +89,7 @@ def run(tree: typer.Typer) -> int:
     except OSError as error:  # a file that the person named cannot be used, or the disk is full
         cannot = f"cannot use {error.filename}" if error.filename else "cannot go on"
         say(f"{cannot}: {error.strerror or error}", err=True)
+        _forget_unwritten()
         return FAILED
     except UnicodeError:
         say("an argument, or a line of the standard input, is not text in UTF-8", err=True)
@@ -98,3 +100,12 @@ def run(tree: typer.Typer) -> int:
         sys.stderr.write(f"{missing.name} is not installed; this command needs windlass[local]\n")
         return FAILED
     return 0
+
+
+def _forget_unwritten() -> None:
+    """Python writes once more at its end what a full disk has not taken, and would add an error of its own to ours."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

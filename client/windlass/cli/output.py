@@ -55,3 +55,5 @@ def say_pieces(pieces: Iterable[bytes]) -> None:
         sys.stdout.buffer.write(piece)
     if not piece.endswith(b"\n"):
         sys.stdout.buffer.write(b"\n")
+    # Otherwise a full disk would be noticed only after the command has called itself done.
+    sys.stdout.buffer.flush()

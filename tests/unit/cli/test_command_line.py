@@ -161,6 +161,7 @@ def test_what_cannot_be_printed_is_said_without_the_number_of_an_error() -> None
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
         )
     assert (shown.returncode, shown.stderr) == (1, "cannot go on: No space left on device\n")
 

@@ -74,3 +74,9 @@ def test_an_output_is_added_to_the_log_that_is_the_standard_output(way: str, ser
         stdout.write(b"\nafter\n")
     assert log.read_bytes() == b"before\n" + OUTPUT + b"\nafter\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == (["link", "log"] if way == "a link" else ["log"])
+
+
+def test_an_output_that_a_full_disk_does_not_take_is_a_failure_in_words(serving: Serving) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = output_to(full, serving("RunService", "GetRunOutput", outputs))
+    assert (done.returncode, done.stderr) == (1, "cannot go on: No space left on device\n")
