@@ -91,7 +91,12 @@ def run(tree: typer.Typer) -> int:
         say(f"{cannot}: {error.strerror or error}", err=True)
         _forget_unwritten()
         return FAILED
-    except UnicodeError:
+    except UnicodeError as error:
+        # Whatever is sent or written to a file is UTF-8. Only a terminal may have another encoding.
+        if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+            say(f"the terminal cannot show this text, because its encoding is {error.encoding};", err=True)
+            say("set PYTHONIOENCODING=utf-8, or LANG to a locale with UTF-8", err=True)
+            return FAILED
         say("an argument, or a line of the standard input, is not text in UTF-8", err=True)
         return USAGE
     except ModuleNotFoundError as missing:

@@ -166,6 +166,17 @@ def test_what_cannot_be_printed_is_said_without_the_number_of_an_error() -> None
     assert (shown.returncode, shown.stderr) == (1, "cannot go on: No space left on device\n")
 
 
+def test_a_terminal_that_cannot_show_a_text_is_not_called_a_wrong_argument(tmp_path: Path) -> None:
+    shown = windlass("context", "list", XDG_CONFIG_HOME=tmp_path, PYTHONIOENCODING="latin-1")
+    assert (shown.returncode, shown.stderr.splitlines()) == (
+        1,
+        [
+            "the terminal cannot show this text, because its encoding is latin-1;",
+            "set PYTHONIOENCODING=utf-8, or LANG to a locale with UTF-8",
+        ],
+    )
+
+
 def test_no_ids_are_nothing_to_do_and_no_fault(tmp_path: Path) -> None:
     shown = windlass("retry", "-", "--home", tmp_path, given="\n")
     assert (shown.returncode, shown.stdout) == (0, "")
