@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+from deploy.local.home import RUNNING, Home
 
 SECONDS = 60
 
@@ -20,3 +23,11 @@ def windlass(*arguments: object, given: str | None = None, **environment: object
         input=given,
         env=clean | {name: str(value) for name, value in environment.items()},
     )
+
+
+def running_home(folder: Path, *apis: str) -> Path:
+    """Make the folder the home of a stack with these apis, which runs as long as this process."""
+    home = Home(folder)
+    home.take(RUNNING)
+    home.write_up({"pid": os.getpid(), "processes": [{"service": "api", "grpc": api} for api in apis]})
+    return folder

@@ -3,8 +3,10 @@ the home of a local stack.
 
 Hazard: a key is read from a file or the environment, never taken as an argument: command lines are public.
 
-Hazard: the keys in a home open the stack of that home. They are sent to the apis in its up.json and to nobody else, so
-an `--address` that was typed wrong does not get the ADMIN key of this machine.
+Hazard: the keys in a home open the stack of that home. They are sent to the apis of the stack that runs in it and to
+nobody else, so an `--address` that was typed wrong does not get the ADMIN key of this machine. A killed stack leaves
+its up.json behind, and other programs may use its ports by then. So the file counts only while the process that wrote
+it holds the lock of the home.
 """
 
 import contextlib
@@ -80,6 +82,15 @@ class Api:
         return self.address or _address_of(self.home)
 
     @cached_property
+    def _is_own_stack(self) -> bool:
+        """Whether the stack of the home is called. That stays so while this stack starts again. The home is not read
+        for a caller who brings a key."""
+        if self.address is None:
+            return True
+        is_key_given = self.key_file is not None or bool(os.environ.get("WINDLASS_KEY"))
+        return not is_key_given and self.address in (_apis_of(self.home) or ())
+
+    @cached_property
     def channel(self) -> Any:
         """The authority counts for --address only: the stack of a home speaks plain text on this machine."""
         import grpc
@@ -102,7 +113,7 @@ class Api:
         """The key that was given. Without one: that of this name in the home, if the home's own stack is called."""
         if self.key_file is None and (given := os.environ.get("WINDLASS_KEY")):
             return _checked_key(given, "WINDLASS_KEY")
-        if self.key_file is None and self.address is not None and self.address not in _apis_of(self.home):
+        if self.key_file is None and not self._is_own_stack:
             raise Unusable(
                 f"no key is given for {self.address}; name its file with --key-file, or set WINDLASS_KEY to the key\n"
                 f"(the keys in {self.home} are for the stack of that home only)"
@@ -248,26 +259,32 @@ def _rpc_error() -> type[Exception]:
 
 
 def _address_of(home: Path) -> str:
-    if not (home / "up.json").is_file():
+    apis = _apis_of(home)
+    if apis is None:
         raise Unusable(
             f"no stack runs in {home.absolute()}; start one with: {as_typed('windlass up', home)}\n"
             "or name an api with --address HOST:PORT"
         )
-    apis = _apis_of(home)
     if not apis:
         raise Unusable(f"no api runs in {home.absolute()}; see: {as_typed('windlass status', home)}")
     return apis[0]
 
 
-def _apis_of(home: Path) -> list[str]:
-    """The addresses of the apis of the home's stack; none if there is no stack."""
+def _apis_of(home: Path) -> list[str] | None:
+    """The addresses of the apis of the stack that runs in the home. None: no stack runs there."""
+    from deploy.local.home import Home
+
     try:
         found = json.loads((home / "up.json").read_text())
+        # Read after the file, so that it is the file of this process and not of the one before.
+        holder = Home(home).holder()
+        if holder is None or found["pid"] != holder:
+            return None
         return [str(each["grpc"]) for each in found["processes"] if each["service"] == "api"]
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return None
     except OSError as error:
-        raise Unusable(f"cannot read {home / 'up.json'}: {error.strerror}") from None
+        raise Unusable(f"cannot read {error.filename}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise Unusable(f"{home / 'up.json'} is damaged; see: {as_typed('windlass status', home)}") from None
 

@@ -1,6 +1,5 @@
 """Before it talks to anybody, the command line imports little, refuses wrong usage, and finds the api by itself."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from tests.support.command_line import windlass
+from tests.support.command_line import running_home, windlass
 from windlass.cli.app import app
 from windlass.cli.connection import Api
 from windlass.cli.invocation import as_typed
@@ -146,7 +145,7 @@ def test_a_line_that_is_no_start_is_named_once(line: str, said: str) -> None:
 
 
 def test_ids_that_are_no_text_are_refused_in_words(tmp_path: Path) -> None:
-    (tmp_path / "up.json").write_text(json.dumps({"processes": [{"service": "api", "grpc": "127.0.0.1:1"}]}))
+    running_home(tmp_path, "127.0.0.1:1")
     # Nothing is sent for the first one either, so nobody is asked where no api answers.
     shown = windlass("cancel", "-", "--home", tmp_path, given=os.fsdecode(b"id\n\xff\xfe\n"), WINDLASS_KEY="k")
     assert shown.returncode == 2
@@ -197,8 +196,7 @@ def test_nothing_running_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_unreadable_key_is_named(tmp_path: Path) -> None:
-    (tmp_path / "up.json").write_text(json.dumps({"processes": [{"service": "api", "grpc": "127.0.0.1:1"}]}))
-    shown = windlass("list", "--home", str(tmp_path))
+    shown = windlass("list", "--home", running_home(tmp_path, "127.0.0.1:1"))
     assert shown.returncode == 1
     assert "admin.key" in shown.stderr
     assert "--key-file" in shown.stderr

@@ -1,6 +1,8 @@
 """A key reaches the api for which it is meant, and no other address."""
 
-import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +10,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.command_line import windlass
+from deploy.local.home import Home
+from tests.support.command_line import running_home, windlass
+
+KILLED_STACK = """
+import os, pathlib, signal, sys
+from tests.support.command_line import running_home
+running_home(pathlib.Path(sys.argv[1]), sys.argv[2])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 class Stranger(grpc.GenericRpcHandler):
@@ -34,10 +44,13 @@ def stranger() -> Iterator[Stranger]:
 
 
 def home_of(folder: Path, *apis: str) -> Path:
+    with_keys(folder)
+    return running_home(folder, *apis)
+
+
+def with_keys(folder: Path) -> None:
     for name in ("admin", "system"):
         (folder / f"{name}.key").write_text(f"{name}-secret\n")
-    (folder / "up.json").write_text(json.dumps({"processes": [{"service": "api", "grpc": api} for api in apis]}))
-    return folder
 
 
 @pytest.mark.parametrize("verb", [("list",), ("watch", "x"), ("export", "x"), ("workspace", "list")])
@@ -56,6 +69,25 @@ def test_without_a_stack_a_home_has_no_address_for_its_keys(stranger: Stranger, 
     (home_of(tmp_path) / "up.json").unlink()
     refused = windlass("list", "--home", tmp_path, "--address", stranger.address)
     assert (refused.returncode, stranger.brought) == (1, [])
+
+
+@pytest.mark.parametrize("is_next_starting", [False, True])
+def test_the_address_that_a_killed_stack_leaves_behind_gets_no_key(
+    is_next_starting: bool, stranger: Stranger, tmp_path: Path
+) -> None:
+    """Its port may belong to anybody by now, also while the next stack has only just taken the home."""
+    with_keys(tmp_path)
+    killed = subprocess.run([sys.executable, "-c", KILLED_STACK, tmp_path, stranger.address], timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    home = Home(tmp_path)
+    left = home.up_file.read_text()
+    if is_next_starting:
+        home.take()
+        home.up_file.write_text(left)
+    named = windlass("list", "--home", tmp_path, "--address", stranger.address)
+    found = windlass("list", "--home", tmp_path)
+    assert (named.returncode, found.returncode, stranger.brought) == (1, 1, [])
+    assert found.stderr.startswith(f"no stack runs in {tmp_path}; start one with: ")
 
 
 def test_each_api_of_the_home_gets_its_key(stranger: Stranger, tmp_path: Path) -> None:

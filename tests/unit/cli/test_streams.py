@@ -1,4 +1,4 @@
-"""Answers that come in pieces, from an api of this test, and where they are written."""
+"""Answers that come in pieces, from an api of this test: where they are written, and how they go on after a loss."""
 
 import os
 import subprocess
@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from windlass.api.v1 import executions_pb2, runs_pb2
+from tests.support.command_line import running_home, windlass
+from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2
 
 OUTPUT = b'{"paid": true}'
 Serving = Callable[[str, str, Callable[..., Iterator[Any]]], str]
@@ -80,3 +81,22 @@ def test_an_output_that_a_full_disk_does_not_take_is_a_failure_in_words(serving:
     with Path("/dev/full").open("wb") as full:
         done = output_to(full, serving("RunService", "GetRunOutput", outputs))
     assert (done.returncode, done.stderr) == (1, "cannot go on: No space left on device\n")
+
+
+def test_watch_goes_on_while_the_stack_that_it_watches_starts_again(serving: Serving, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def events(request: Any, context: Any) -> Iterator[Any]:
+        asked.append(request.after_seq)
+        state = resources_pb2.Execution.RUNNING if len(asked) == 1 else resources_pb2.Execution.SUCCESS
+        event = resources_pb2.Event(seq=len(asked), type="RunSucceeded", state=state)
+        yield executions_pb2.WatchExecutionResponse(event=event)
+        if len(asked) == 1:
+            (tmp_path / "up.json").unlink()
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the api stops")
+
+    address = serving("ExecutionService", "WatchExecution", events)
+    (running_home(tmp_path, address) / "admin.key").write_text("of-the-home\n")
+    watched = windlass("watch", "x", "--home", tmp_path, "--address", address, "-o", "json")
+    assert (watched.returncode, watched.stderr, asked) == (0, "", [0, 1])
+    assert len(watched.stdout.splitlines()) == 2
