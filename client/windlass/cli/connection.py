@@ -95,13 +95,15 @@ class Api:
         """The authority counts for --address only: the stack of a home speaks plain text on this machine."""
         import grpc
 
+        # The stack of a home is on this machine. A proxy would read the key on its way there.
+        options = [("grpc.enable_http_proxy", 0)] if self._is_own_stack else []
         if self.authority_file is None or self.address is None:
-            return grpc.insecure_channel(self.target)
+            return grpc.insecure_channel(self.target, options=options)
         try:
             authority = self.authority_file.read_bytes()
         except OSError as error:
             raise Unusable(f"cannot read the authority in {self.authority_file}: {error.strerror}") from None
-        return grpc.secure_channel(self.target, grpc.ssl_channel_credentials(authority))
+        return grpc.secure_channel(self.target, grpc.ssl_channel_credentials(authority), options=options)
 
     def metadata(self, key: str = "admin") -> list[tuple[str, str]]:
         """With "" the call needs no key."""

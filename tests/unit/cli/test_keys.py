@@ -90,6 +90,16 @@ def test_the_address_that_a_killed_stack_leaves_behind_gets_no_key(
     assert found.stderr.startswith(f"no stack runs in {tmp_path}; start one with: ")
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_the_key_of_a_home_goes_through_no_proxy(is_named: bool, stranger: Stranger, tmp_path: Path) -> None:
+    """No proxy answers at this address, so a call that goes there does not arrive."""
+    named = ("--address", stranger.address) if is_named else ()
+    proxy = dict.fromkeys(("grpc_proxy", "https_proxy", "http_proxy"), "http://127.0.0.1:1")
+    direct = dict.fromkeys(("no_grpc_proxy", "no_proxy"), "")
+    windlass("list", "--home", home_of(tmp_path, stranger.address), *named, **proxy, **direct)
+    assert stranger.brought == ["Bearer admin-secret"]
+
+
 def test_each_api_of_the_home_gets_its_key(stranger: Stranger, tmp_path: Path) -> None:
     home = home_of(tmp_path, "127.0.0.1:1", stranger.address)
     windlass("list", "--home", home, "--address", stranger.address)
