@@ -65,6 +65,14 @@ CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 class Unusable(Exception):
     """No address or no key was found; the message says what to do."""
 
+    exit_code = 1
+
+
+class Mistyped(Unusable):
+    """The words that were typed lack an address or a key."""
+
+    exit_code = 2
+
 
 @dataclass(frozen=True)
 class Api:
@@ -78,7 +86,7 @@ class Api:
     @cached_property
     def target(self) -> str:
         if self.address is not None and not is_address(self.address):
-            raise Unusable(f"{self.address!r} is not HOST:PORT, like api.example.org:443")
+            raise Mistyped(f"{self.address!r} is not HOST:PORT, like api.example.org:443")
         return self.address or _address_of(self.home)
 
     @cached_property
@@ -116,7 +124,7 @@ class Api:
         if self.key_file is None and (given := os.environ.get("WINDLASS_KEY")):
             return _checked_key(given, "WINDLASS_KEY")
         if self.key_file is None and not self._is_own_stack:
-            raise Unusable(
+            raise Mistyped(
                 f"no key is given for {self.address}; name its file with --key-file, or set WINDLASS_KEY to the key\n"
                 f"(the keys in {self.home} are for the stack of that home only)"
             )
@@ -178,12 +186,12 @@ class Api:
 
     @contextlib.contextmanager
     def telling_errors(self) -> Iterator[None]:
-        """Print an error inside the block, and end the command with exit code 1."""
+        """Print an error inside the block, and end the command: with 2 for what was typed wrong, otherwise with 1."""
         try:
             yield
         except Unusable as error:
             say(str(error), err=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(error.exit_code) from None
         except _rpc_error() as error:
             is_secure = self.authority_file is not None and self.address is not None
             _tell(error, self.typed, f"{self.target} over TLS" if is_secure else self.target)

@@ -9,7 +9,7 @@ import typer
 
 from windlass.cli import messages
 from windlass.cli.arguments import json_object
-from windlass.cli.connection import Api, Unusable, command
+from windlass.cli.connection import Api, Mistyped, command
 from windlass.cli.output import say
 
 TokenFileOption = Annotated[
@@ -86,5 +86,5 @@ def _token(file: str) -> str:
     if not file and (given := os.environ.get("WINDLASS_TOKEN")):
         return given
     if not file:
-        raise Unusable("no token is given; name its file with --token-file, or set WINDLASS_TOKEN")
+        raise Mistyped("no token is given; name its file with --token-file, or set WINDLASS_TOKEN")
     return (sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace")).strip()

@@ -211,7 +211,7 @@ def test_unreadable_authority_is_named() -> None:
 @pytest.mark.parametrize("address", ["far", "far:", ":7401", "far:x"])
 def test_what_is_no_address_is_said_to_be_none(address: str) -> None:
     shown = windlass("get", "x", "--address", address, WINDLASS_KEY="k")
-    assert (shown.returncode, shown.stderr) == (1, f"{address!r} is not HOST:PORT, like api.example.org:443\n")
+    assert (shown.returncode, shown.stderr) == (2, f"{address!r} is not HOST:PORT, like api.example.org:443\n")
 
 
 def test_api_that_is_away_is_reported_with_its_code() -> None:

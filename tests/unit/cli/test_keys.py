@@ -58,7 +58,7 @@ def test_the_keys_of_a_home_are_not_sent_to_another_address(
     verb: tuple[str, ...], stranger: Stranger, tmp_path: Path
 ) -> None:
     refused = windlass(*verb, "--home", home_of(tmp_path, "127.0.0.1:1"), "--address", stranger.address)
-    assert (refused.returncode, stranger.brought) == (1, [])
+    assert (refused.returncode, stranger.brought) == (2, [])
     assert (
         f"no key is given for {stranger.address}; name its file with --key-file, or set WINDLASS_KEY" in refused.stderr
     )
@@ -68,7 +68,7 @@ def test_the_keys_of_a_home_are_not_sent_to_another_address(
 def test_without_a_stack_a_home_has_no_address_for_its_keys(stranger: Stranger, tmp_path: Path) -> None:
     (home_of(tmp_path) / "up.json").unlink()
     refused = windlass("list", "--home", tmp_path, "--address", stranger.address)
-    assert (refused.returncode, stranger.brought) == (1, [])
+    assert (refused.returncode, stranger.brought) == (2, [])
 
 
 @pytest.mark.parametrize("is_next_starting", [False, True])
@@ -86,7 +86,7 @@ def test_the_address_that_a_killed_stack_leaves_behind_gets_no_key(
         home.up_file.write_text(left)
     named = windlass("list", "--home", tmp_path, "--address", stranger.address)
     found = windlass("list", "--home", tmp_path)
-    assert (named.returncode, found.returncode, stranger.brought) == (1, 1, [])
+    assert (named.returncode, found.returncode, stranger.brought) == (2, 1, [])
     assert found.stderr.startswith(f"no stack runs in {tmp_path}; start one with: ")
 
 
