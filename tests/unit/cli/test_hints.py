@@ -13,8 +13,8 @@ from windlass.cli.app import app
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("services", "deploy", "client/windlass/cli")
 PAGES = ("README.md", "docs")
-# `windlass` and what follows on the line, up to the quote, brace or parenthesis that ends it.
-NAMED = re.compile(r"""(?:["'`]|with: |see: |\bBIN\)/|^ *|\(`?)windlass((?: [^\s"'`{}()|\\;,.]+)+)""", re.MULTILINE)
+# `windlass` and what follows on the line, up to the quote, brace, parenthesis or `&&` that ends it.
+NAMED = re.compile(r"""(?:["'`]|with: |see: |\bBIN\)/|^ *|\(`?)windlass((?: [^\s"'`{}()|&\\;,.]+)+)""", re.MULTILINE)
 
 
 def named_commands() -> Iterator[tuple[str, list[str]]]:
