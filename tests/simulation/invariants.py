@@ -22,7 +22,7 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS, execution_row, run_row
 from services.coordinator.core.reopening import unfinished_nodes
 from services.coordinator.core.run_ids import split_run_id
-from services.coordinator.core.state import SETTLED, Execution, WorkState
+from services.coordinator.core.state import SETTLED, Execution, Run, WorkState
 from services.coordinator.core.values import SECOND, DeadLetterResolution, RunState
 from services.coordinator.store.codec import UnknownEvent, unseal
 from services.coordinator.store.snapshots import restored
@@ -393,8 +393,17 @@ class Invariants:
         if call.host.was_disturbed:
             # It was stopped in the middle of a step, and could not notice that its lease was gone.
             return
-        is_open = run.number in fold.execution.live
+        is_open = run.number in fold.execution.live or self._is_set_aside_unheard(fold.execution, run)
         self._check(is_open or run.is_idempotent, "S11", f"{call.run_id} began although it was taken back")
+
+    def _is_set_aside_unheard(self, execution: Execution, run: Run) -> bool:
+        """A person has set the run aside, and its runner may not know it yet. Until then nobody else may have the work,
+        and a runner that hears nothing begins nothing any more after a while."""
+        if run.error is None or run.error.type != "QUARANTINED":
+            return False
+        unheard = self._world.clock.epoch_ns() // 1_000 - run.end_time
+        is_alone = all(each.work.key[:2] != run.work.key[:2] for each in execution.live.values())
+        return is_alone and unheard <= RUN.self_fence * self._world.scale * SECOND
 
     def _origins_of(self, execution_id: str) -> set[str]:
         """A fork sees what it has taken over, and its origin may be a fork too."""
