@@ -1,29 +1,15 @@
 """The help of a command with many options shows how it is typed, and what it shows can be typed."""
 
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
-import typer.main
 
-from windlass.cli.app import app
+from tests.unit.cli.test_verbs import TREE
 
 # The ways to say which stack is meant, and in which form the answer is printed.
 SHARED = {"home", "address", "key_file", "authority_file", "output_form", "as_json"}
-
-
-def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        yield " ".join(words), command
-        return
-    for name, each in inner.items():
-        yield from commands(each, (*words, name))
-
-
-TREE = dict(commands(typer.main.get_command(app)))
 
 
 def examples(command: Any) -> list[list[str]]:
