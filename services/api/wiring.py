@@ -20,6 +20,7 @@ from services.api.app.executions import Executions
 from services.api.app.explanations import Explanations
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
+from services.api.app.letter_outcomes import LetterOutcomes
 from services.api.app.outside_work import OutsideWork
 from services.api.app.redriving import Redriver
 from services.api.app.startables import Startables
@@ -145,13 +146,9 @@ class ApiService:
         self._executions = Executions(self._reads, self._queue, self._watches, self._clock)
         self._watcher = EventWatcher(self._executions, self._reads, self._watches)
         self._commands = Commands(self._executions, self._queue, self._reads, self._watcher)
-        self._dead_letters = DeadLetters(
-            CoordinatorDeadLetters(self._coordinators),
-            DispatcherDeadLetters(self._dispatchers),
-            self._reads,
-            self._commands,
-            self._clock,
-        )
+        runs, failed = CoordinatorDeadLetters(self._coordinators), DispatcherDeadLetters(self._dispatchers)
+        self._dead_letters = DeadLetters(runs, failed, self._reads, self._commands, self._clock)
+        self._letter_outcomes = LetterOutcomes(self._dead_letters, runs, failed, self._executions)
         self._bulk_worker = BulkWorker(
             self._jobs,
             self._executions,
@@ -210,7 +207,10 @@ class ApiService:
         approvals_pb2_grpc.add_ApprovalServiceServicer_to_server(approvals, server)
         circuits_pb2_grpc.add_CircuitServiceServicer_to_server(circuits, server)
         letters = DeadLetterServicer(
-            self._dead_letters, Redriver(self._dead_letters, self._clock), LetterInputs(self._reads, self._workflows)
+            self._dead_letters,
+            Redriver(self._dead_letters, self._clock),
+            self._letter_outcomes,
+            LetterInputs(self._reads, self._workflows),
         )
         dead_letters_pb2_grpc.add_DeadLetterServiceServicer_to_server(letters, server)
         exports = ExportServicer(

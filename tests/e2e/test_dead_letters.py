@@ -355,6 +355,41 @@ async def test_a_redrive_that_was_cut_after_the_last_requeue_says_that_it_is_don
     assert (await letters.client.end_of(execution.id)).state == Execution.SUCCESS
 
 
+async def test_a_redrive_does_not_wait_for_an_execution_that_is_cancelled_meanwhile(letters: Letters) -> None:
+    await letters.client.apply("endless", [{"id": "w", "module": "test.waits@1"}])
+    execution = await letters.client.start("endless")
+    await set_aside(letters, (await newest_run(letters.client, execution.id, 1)).id)
+    await letters.client.end_of(execution.id)
+    redrive = asyncio.create_task(redriven(letters, "endless", action=pb.BulkResolveDeadLettersRequest.REQUEUE))
+    await newest_run(letters.client, execution.id, 2)
+    await letters.client.cancel(execution.id)
+    last = (await redrive)[-1]
+    assert (last.resolved, last.succeeded, last.failed_again, last.cancelled) == (1, 0, 0, 1)
+    assert last.stage == last.STOPPED, "whether the cause is mended is not known"
+
+
+async def test_an_execution_that_is_cancelled_before_it_is_admitted_again_is_not_counted_as_admitted(
+    shared_stack: Stack,
+) -> None:
+    client = await new_workspace(shared_stack, "crowded", executions_max=1)
+    await client.apply("waits", [{"id": "w", "module": "test.waits@1"}])
+    await client.apply("damaged", [{"id": "a", "module": "noop@1"}])
+    letters = Letters(shared_stack, client)
+    execution = await given_up(shared_stack, client, "damaged")
+    blocker = await client.start("waits")
+    await newest_run(client, blocker.id, 1)
+    redrive = asyncio.create_task(redriven(letters, "damaged", action=pb.BulkResolveDeadLettersRequest.REQUEUE))
+
+    async def is_queued() -> bool:
+        return bool((await client.get(execution.id)).state == Execution.PENDING)
+
+    await eventually(is_queued, 30.0, "the execution to be queued again")
+    await client.cancel(execution.id)
+    last = (await redrive)[-1]
+    assert (last.resolved, last.succeeded, last.failed_again, last.cancelled) == (1, 0, 0, 1)
+    await client.cancel(blocker.id)
+
+
 async def test_executions_are_redriven_until_they_cannot_be_admitted_again(shared_stack: Stack) -> None:
     """Their definition is damaged where it is stored, and mended there."""
     client = await new_workspace(shared_stack, "damaged", executions_max=20)

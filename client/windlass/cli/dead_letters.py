@@ -170,6 +170,7 @@ def _show_count(progress: Any) -> None:
 def _show_progress(progress: Any) -> None:
     counts = f"{progress.resolved} of {progress.total} requeued"
     ended = f", {progress.succeeded} succeeded, {progress.failed_again} failed again" if progress.resolved else ""
+    ended += f", {progress.cancelled} cancelled or timed out" if progress.cancelled else ""
     say(f"{counts}{ended}{': ' if progress.message else ''}{progress.message}")
 
 

@@ -91,11 +91,6 @@ class DeadLetters:
         # It is still PENDING when the command is durable but was not carried out in time.
         return letter if letter.resolution == PENDING else _resolved(letter, resolution)
 
-    async def outcome_after(self, letter: DeadLetterView) -> bool | None:
-        """Whether the work has succeeded since it was requeued, or the execution has begun. None: it is under way."""
-        of = self._failed if is_execution_id(letter.id) else self._runs
-        return await of.outcome_after(letter)
-
     async def quarantine(self, workspace: str, run_id: str, command: NewCommand) -> DeadLetterView:
         run = await self._run_views.run_view(run_id)
         if run is None or run.workspace != workspace:

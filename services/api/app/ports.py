@@ -420,7 +420,8 @@ class FailedExecutions(Protocol):
         ...
 
     async def outcome_after(self, letter: DeadLetterView) -> bool | None:
-        """Whether the execution has begun, or goes on, since it was queued again. None: it is not known yet."""
+        """Whether the execution has begun, goes on or has left the queue since it was queued again. None: it is not
+        known yet."""
         ...
 
     async def requeue_failed(self, letter: DeadLetterView, asked: FailedRequeue) -> FailedResolution:

@@ -94,7 +94,7 @@ class DispatcherDeadLetters:
         request = queue_pb2.GetQueuedRequest(execution_ids=[letter.id])
         response = await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueued, request)
         if not response.items:
-            # It has ended, so a coordinator had it.
+            # It has ended, so a coordinator had it, if only to end it.
             return True
         (row,) = response.items
         if row.state == row.FAILED:

@@ -13,8 +13,10 @@ from services.api.app import refusals
 from services.api.app.commands import NewCommand
 from services.api.app.dead_letters import DeadLetters
 from services.api.app.identifiers import is_execution_id
+from services.api.app.letter_outcomes import LetterOutcomes
 from services.api.app.ports import PAGE_SIZE_MAX, DeadLetterQuery, DeadLetterView
 from services.api.app.redriving import Redrive, Redriver
+from services.api.core.redriving import LaterOutcome
 from services.api.rpc import translate
 from services.api.rpc.filter_text import conditions_of
 from services.api.rpc.filters import FieldKind, FilterFields, hold
@@ -47,9 +49,12 @@ _FIELDS: Final = FilterFields(_KINDS, frozenset(), {}, has_labels=False)
 
 
 class DeadLetterServicer(DeadLetterServiceServicer):
-    def __init__(self, dead_letters: DeadLetters, redriver: Redriver, inputs: LetterInputs) -> None:
+    def __init__(
+        self, dead_letters: DeadLetters, redriver: Redriver, outcomes: LetterOutcomes, inputs: LetterInputs
+    ) -> None:
         self._dead_letters = dead_letters
         self._redriver = redriver
+        self._outcomes = outcomes
         self._inputs = inputs
 
     async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: RpcCall) -> pb.ListDeadLettersResponse:
@@ -131,8 +136,10 @@ class DeadLetterServicer(DeadLetterServiceServicer):
             else:
                 await self._discard(letter.id, request.notes)
 
-        outcome = self._dead_letters.outcome_after if is_requeue else None
-        async for state in self._redriver.run(letters, resolve, outcome):
+        async def outcome_of(letter: DeadLetterView) -> LaterOutcome | None:
+            return await self._outcomes.after(asked.workspace, letter)
+
+        async for state in self._redriver.run(letters, resolve, outcome_of if is_requeue else None):
             yield _progress(state, is_requeue=is_requeue)
 
     async def MarkDeadLetterFixed(
@@ -170,9 +177,9 @@ async def _overrides(given: Struct) -> bytes:
 
 
 def _progress(state: Redrive, *, is_requeue: bool) -> pb.BulkResolveDeadLettersResponse:
-    counts = {name: getattr(state, name) for name in ("total", "resolved", "succeeded", "failed_again")}
+    counts = {name: getattr(state, name) for name in ("total", "resolved", "succeeded", "failed_again", "cancelled")}
     response = pb.BulkResolveDeadLettersResponse(**counts, message=state.stopped)
-    ended = state.succeeded + state.failed_again if is_requeue else state.resolved
+    ended = state.succeeded + state.failed_again + state.cancelled if is_requeue else state.resolved
     is_done = state.resolved == state.total == ended
     if state.stopped:
         response.stage = response.STOPPED

@@ -8,9 +8,11 @@ import pytest
 from services.api.app.dead_letters import DeadLetters
 from services.api.app.ports import DeadLetterView
 from services.api.app.redriving import Redrive, Redriver
-from services.api.core.redriving import is_failing, next_piece
+from services.api.core.redriving import LaterOutcome, is_failing, next_piece
 from services.chassis.grpc.errors import Refusal
 from tests.support.manual_clock import ManualClock
+
+SUCCEEDED, FAILED_AGAIN, CANCELLED = LaterOutcome
 
 
 @pytest.mark.parametrize(
@@ -26,11 +28,11 @@ def test_first_one_then_one_in_twenty_then_the_rest_in_pieces(total: int, pieces
 
 
 @pytest.mark.parametrize(
-    ("succeeded", "failed_again", "failing"),
+    ("succeeded", "not_succeeded", "failing"),
     [(0, 0, False), (0, 1, True), (9, 1, False), (9, 2, True), (90, 10, False)],
 )
-def test_more_than_a_tenth_is_too_much(succeeded: int, failed_again: int, failing: bool) -> None:
-    assert is_failing(succeeded, failed_again) is failing
+def test_more_than_a_tenth_is_too_much(succeeded: int, not_succeeded: int, failing: bool) -> None:
+    assert is_failing(succeeded, not_succeeded) is failing
 
 
 def letters(count: int) -> list[DeadLetterView]:
@@ -38,7 +40,7 @@ def letters(count: int) -> list[DeadLetterView]:
 
 
 async def redriven(
-    count: int, outcome: Callable[[int], bool], refused: Collection[int] = ()
+    count: int, outcome: Callable[[int], LaterOutcome], refused: Collection[int] = ()
 ) -> tuple[list[int], list[Redrive]]:
     """The numbers of those that were resolved, and what was told."""
     resolved: list[int] = []
@@ -48,7 +50,7 @@ async def redriven(
             raise Refusal("NODE_NOT_ENDED", "still under way")
         resolved.append(letter.quarantine_time)
 
-    async def outcome_of(letter: DeadLetterView) -> bool | None:
+    async def outcome_of(letter: DeadLetterView) -> LaterOutcome | None:
         return outcome(letter.quarantine_time)
 
     nobody: Any = None
@@ -57,28 +59,39 @@ async def redriven(
 
 
 async def test_all_are_requeued_when_they_succeed() -> None:
-    resolved, told = await redriven(40, lambda _: True)
+    resolved, told = await redriven(40, lambda _: SUCCEEDED)
     assert resolved == list(range(40))
     assert told[-1] == Redrive(40, 40, 40, 0)
 
 
 async def test_who_repeats_a_redrive_of_which_all_is_resolved_hears_that_it_is_done() -> None:
-    assert await redriven(0, lambda _: True) == ([], [Redrive(0)])
+    assert await redriven(0, lambda _: SUCCEEDED) == ([], [Redrive(0)])
 
 
 async def test_it_stops_after_the_first_if_that_fails_again() -> None:
-    resolved, told = await redriven(40, lambda _: False)
+    resolved, told = await redriven(40, lambda _: FAILED_AGAIN)
     assert (resolved, told[-1].failed_again) == ([0], 1)
     assert "failed again" in told[-1].stopped
 
 
 async def test_it_stops_in_the_middle_when_too_many_fail_again() -> None:
-    resolved, told = await redriven(300, lambda number: number < 15)
+    resolved, told = await redriven(300, lambda number: SUCCEEDED if number < 15 else FAILED_AGAIN)
     assert len(resolved) == 115
     assert told[-1].stopped
 
 
+async def test_one_that_is_cancelled_is_counted_and_not_awaited_and_the_others_go_on() -> None:
+    _, told = await redriven(40, lambda number: CANCELLED if number == 39 else SUCCEEDED)
+    assert told[-1] == Redrive(40, 40, succeeded=39, cancelled=1)
+
+
+async def test_it_stops_when_the_first_one_is_cancelled_because_that_says_nothing_for_the_rest() -> None:
+    resolved, told = await redriven(40, lambda _: CANCELLED)
+    assert (resolved, told[-1].cancelled, told[-1].failed_again) == ([0], 1, 0)
+    assert "cancelled" in told[-1].stopped
+
+
 async def test_it_stops_at_one_that_cannot_be_resolved() -> None:
-    resolved, told = await redriven(40, lambda _: True, refused={5})
+    resolved, told = await redriven(40, lambda _: SUCCEEDED, refused={5})
     assert resolved == [0, 1, 2, 3, 4]
     assert "e.5 cannot be resolved" in told[-1].stopped

@@ -584,6 +584,7 @@ class BulkResolveDeadLettersResponse(_message.Message):
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     FAILED_AGAIN_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
     stage: Global___BulkResolveDeadLettersResponse.Stage.ValueType
     total: _builtins.int
     """How many matched when the call began, at most 10,000."""
@@ -592,6 +593,8 @@ class BulkResolveDeadLettersResponse(_message.Message):
     """Of those that were requeued: how many have succeeded, and how many have failed again."""
     failed_again: _builtins.int
     message: _builtins.str
+    cancelled: _builtins.int
+    """Of those that were requeued: how many will not end, because their execution was cancelled or timed out meanwhile."""
     def __init__(
         self,
         *,
@@ -601,10 +604,11 @@ class BulkResolveDeadLettersResponse(_message.Message):
         succeeded: _builtins.int = ...,
         failed_again: _builtins.int = ...,
         message: _builtins.str = ...,
+        cancelled: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_again", b"failed_again", "message", b"message", "resolved", b"resolved", "stage", b"stage", "succeeded", b"succeeded", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "failed_again", b"failed_again", "message", b"message", "resolved", b"resolved", "stage", b"stage", "succeeded", b"succeeded", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -144,9 +144,9 @@ class DeadLetterServiceServicer:
     def BulkResolveDeadLetters(self, request, context):
         """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
         letter, goes on with one in twenty, then with all; before each step it waits until the work has ended (an execution
-        that could not be admitted: until it has begun), and it stops by itself when more than a tenth has failed again. It
-        ends with the call: a call that was cut may be repeated, because what is resolved does not match any more. With
-        `dry_run` it only counts.
+        that could not be admitted: until it has begun) or its execution was cancelled or timed out. It stops by itself when
+        more than a tenth did not succeed. It ends with the call: a call that was cut may be repeated, because what is
+        resolved does not match any more. With `dry_run` it only counts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

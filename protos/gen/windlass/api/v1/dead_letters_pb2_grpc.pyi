@@ -49,9 +49,9 @@ class DeadLetterServiceStub:
     BulkResolveDeadLetters: _aio.UnaryStreamMultiCallable[_dead_letters_pb2.BulkResolveDeadLettersRequest, _dead_letters_pb2.BulkResolveDeadLettersResponse]
     """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
     letter, goes on with one in twenty, then with all; before each step it waits until the work has ended (an execution
-    that could not be admitted: until it has begun), and it stops by itself when more than a tenth has failed again. It
-    ends with the call: a call that was cut may be repeated, because what is resolved does not match any more. With
-    `dry_run` it only counts.
+    that could not be admitted: until it has begun) or its execution was cancelled or timed out. It stops by itself when
+    more than a tenth did not succeed. It ends with the call: a call that was cut may be repeated, because what is
+    resolved does not match any more. With `dry_run` it only counts.
     """
     QuarantineRun: _aio.UnaryUnaryMultiCallable[_dead_letters_pb2.QuarantineRunRequest, _dead_letters_pb2.QuarantineRunResponse]
     """The work of a run fails for good, with the reason MANUAL. If a runner has it, the runner is told to stop. It may also
@@ -138,9 +138,9 @@ class DeadLetterServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.AsyncIterator[_dead_letters_pb2.BulkResolveDeadLettersResponse]:
         """Resolves all pending dead letters that match a filter, and says how far it has come. A requeue begins with one dead
         letter, goes on with one in twenty, then with all; before each step it waits until the work has ended (an execution
-        that could not be admitted: until it has begun), and it stops by itself when more than a tenth has failed again. It
-        ends with the call: a call that was cut may be repeated, because what is resolved does not match any more. With
-        `dry_run` it only counts.
+        that could not be admitted: until it has begun) or its execution was cancelled or timed out. It stops by itself when
+        more than a tenth did not succeed. It ends with the call: a call that was cut may be repeated, because what is
+        resolved does not match any more. With `dry_run` it only counts.
         """
 
     @_abc_1.abstractmethod
