@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from services.chassis.grpc.errors import remote_error
-from tests.support.api import Client, new_workspace
+from tests.support.api import Client, new_workspace, stored_output
 from tests.support.probe import eventually
 from tests.support.stack import Stack
 from windlass.api.v1 import dead_letters_pb2 as pb
@@ -132,6 +132,18 @@ async def test_fixed_by_hand_what_depends_on_it_goes_on(letters: Letters) -> Non
     assert json_format.MessageToDict(ended.output) == {"after": {"seen": {"n": 7}}}
     runs = await letters.client.runs_of(execution.id)
     assert [(run.node, run.runner != "") for run in runs] == [("check", True), ("check", False), ("after", True)]
+
+
+async def test_equal_outputs_that_people_give_are_stored_as_equal_bytes(letters: Letters) -> None:
+    """A Struct has its members in no order, so equal ones are sent in other orders and with many members."""
+    names = [f"m{number:02}" for number in range(30)]
+    stored = set()
+    for given in (names, names[::-1]):
+        execution = await letters.failed("checked")
+        await letters.fix((await letters.of(execution)).id, {name: {"b": name, "a": 1} for name in given})
+        await letters.client.end_of(execution.id)
+        stored.add(await stored_output(letters.client, f"{execution.id}.2"))
+    assert len(stored) == 1
 
 
 async def test_discarded_the_execution_stays_as_it_ended(letters: Letters) -> None:

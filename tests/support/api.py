@@ -167,9 +167,14 @@ class Client:
 
 
 async def output_of(client: Client, run_id: str) -> Any:
+    return json.loads(await stored_output(client, run_id))
+
+
+async def stored_output(client: Client, run_id: str) -> bytes:
+    """Its JSON, byte for byte."""
     request = runs_pb2.GetRunOutputRequest(run_id=run_id)
     call = client.runs.GetRunOutput(request, metadata=client.metadata, timeout=client.call_seconds)
-    return json.loads(b"".join([response.data async for response in call]))
+    return b"".join([response.data async for response in call])
 
 
 async def new_workspace(stack: Stack, name: str, *, executions_max: int) -> Client:

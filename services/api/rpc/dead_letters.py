@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import orjson
 from google.protobuf.struct_pb2 import Struct
 
 from services.api.app import refusals
@@ -24,7 +23,7 @@ from services.api.rpc.letter_groups import merged_groups
 from services.api.rpc.letter_inputs import LetterInputs
 from services.api.rpc.overrides import OVERRIDES_BYTES_MAX
 from services.api.rpc.pages import Page
-from services.api.rpc.structs import holding, to_dict, to_json
+from services.api.rpc.structs import holding, sorted_json, to_dict, to_json
 from services.chassis.grpc.guard import RpcCall
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import dead_letters_pb2 as pb
@@ -147,7 +146,7 @@ class DeadLetterServicer(DeadLetterServiceServicer):
     ) -> pb.MarkDeadLetterFixedResponse:
         workspace, letter_id = caller().workspace, request.dead_letter_id
         whole = await to_dict(Struct(fields={"output": request.output}), "", OVERRIDES_BYTES_MAX)
-        output = orjson.dumps(whole["output"])
+        output = sorted_json(whole["output"])
         if len(output) > OVERRIDES_BYTES_MAX:
             raise refusals.invalid_field("output", "TOO_LARGE", f"has more than {OVERRIDES_BYTES_MAX} bytes")
         if is_execution_id(letter_id):
