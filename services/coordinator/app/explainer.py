@@ -14,7 +14,15 @@ from services.chassis.process.clock import Clock
 from services.coordinator.app.blocker_texts import BlockerText, text_of
 from services.coordinator.app.journal_walks import JournalWalks
 from services.coordinator.app.ports import Journal, Row
-from services.coordinator.core.explaining import Blocker, Cause, KeptSignals, Stopwatch, blockers, kept_signals
+from services.coordinator.core.explaining import (
+    Blocker,
+    Cause,
+    KeptSignals,
+    Stopwatch,
+    behind_circuit,
+    blockers,
+    kept_signals,
+)
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import Instant, Span
 
@@ -63,16 +71,13 @@ class Explainer:
         live = {instance_id for instance_id, silent_seconds in heard.items() if not silent_seconds}
         found = itertools.islice(blockers(execution, stopwatch.since, live), _BLOCKERS_MAX)
         workspace = execution.origin.workspace
-        dated = [self._dated(each, workspace, now) if each.target else each for each in found]
+        dated = [
+            behind_circuit(each, self._probe_time((workspace, each.target)), now) if each.target else each
+            for each in found
+        ]
         return Explained(
             execution.execution_id,
             [(each, text_of(execution, each, self._why_no_runner)) for each in dated],
             stopwatch.spent,
             list(itertools.islice(kept_signals(execution, stopwatch.came), _SIGNAL_NAMES_MAX)),
         )
-
-    def _dated(self, blocker: Blocker, workspace: str, now: Instant) -> Blocker:
-        """Work behind a circuit waits until the target is probed. The journal only knows when the work looks at the
-        circuit again, which it does every few minutes."""
-        times = self._probe_time((workspace, blocker.target)), blocker.until
-        return blocker._replace(until=next((time for time in times if time > now), 0))

@@ -75,6 +75,8 @@ class Blocker(NamedTuple):
     wait: Wait | None = None
     # The target whose circuit is open. Empty: it is something else.
     target: str = ""
+    # When the retry budget of work behind a circuit is over. 0: never.
+    give_up: Instant = 0
 
 
 class KeptSignals(NamedTuple):
@@ -144,7 +146,9 @@ def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Conta
     for run in execution.live.values():
         begun = run.start_time or run.create_time
         if run.instance_id in live:
-            yield Blocker(Cause.RUNNING, run.work, begun, _end_of(execution, run), run)
+            # The coordinator ends the run then, if its runner does not.
+            backstop = _due_of(execution, TimerKind.BACKSTOP, run.timer)
+            yield Blocker(Cause.RUNNING, run.work, begun, backstop, run)
         else:
             yield Blocker(Cause.LEASE_IN_DOUBT, run.work, run.heartbeat_time or begun, 0, run)
     for work in execution.ready:
@@ -152,11 +156,22 @@ def blockers(execution: Execution, since: Mapping[WorkKey, Instant], live: Conta
     for work in execution.backoffs.values():
         yield Blocker(Cause.BACKOFF, work, since.get(work.key, 0), _due(work), work.run)
     for hold in execution.held_back.values():
-        yield Blocker(Cause.CIRCUIT_OPEN, hold.work, hold.since, hold.until, hold.work.run, target=hold.target)
+        give_up = _due_of(execution, TimerKind.GIVE_UP, hold.timer)
+        yield Blocker(
+            Cause.CIRCUIT_OPEN, hold.work, hold.since, hold.until, hold.work.run, target=hold.target, give_up=give_up
+        )
     for wait in execution.waits.values():
         began = since.get(wait.work.key, execution.start_time)
         due = wait.due if wait.child is None else wait.child.deadline
         yield Blocker(CAUSES[wait.kind], wait.work, began, due, wait.work.run, wait)
+
+
+def behind_circuit(blocker: Blocker, probe_time: Instant, now: Instant) -> Blocker:
+    """Work behind a circuit waits until the target is probed, but not longer than its retry budget. The journal only
+    knows when the work looks at the circuit again, which it does every few minutes. `probe_time`: 0 unless the circuit
+    is open."""
+    probed = next((time for time in (probe_time, blocker.until) if time > now), 0)
+    return blocker._replace(until=min((time for time in (probed, blocker.give_up) if time > now), default=0))
 
 
 def kept_signals(execution: Execution, came: Mapping[int, Instant]) -> Iterator[KeptSignals]:
@@ -192,10 +207,9 @@ def _due(work: Work) -> Instant:
     return 0 if work.run is None else work.run.retry_time
 
 
-def _end_of(execution: Execution, run: Run) -> Instant:
-    """When the coordinator ends the run, if its runner does not. 0: never."""
-    kind = TimerKind.BACKSTOP
-    return next((timer.due for timer in execution.timers if timer.kind is kind and timer.order == run.timer), 0)
+def _due_of(execution: Execution, kind: TimerKind, order: int) -> Instant:
+    """0: there is no such timer."""
+    return next((timer.due for timer in execution.timers if timer.kind is kind and timer.order == order), 0)
 
 
 def _keys_of(event: ev.Event) -> Iterator[WorkKey]:

@@ -1,5 +1,7 @@
 """What an execution waits for, and where its time went."""
 
+import pytest
+
 from services.coordinator.core.commands import (
     DecideApproval,
     HeartbeatRun,
@@ -9,7 +11,7 @@ from services.coordinator.core.commands import (
     ReportStarted,
     Signal,
 )
-from services.coordinator.core.explaining import Cause, Stopwatch, blockers, kept_signals
+from services.coordinator.core.explaining import Cause, Stopwatch, behind_circuit, blockers, kept_signals
 from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import ApprovalChoice, ErrorClass
@@ -103,6 +105,27 @@ def test_work_behind_an_open_circuit_waits_since_it_was_held_back_until_the_circ
     story.let_through("a")
     story.do("a")
     assert spent(story) == {"RUNNING": 3, "CIRCUIT_OPEN": 30}
+
+
+@pytest.mark.parametrize(
+    ("budget", "probe", "now", "until"),
+    [
+        ("1h", 50, 5, 50),  # the target is probed later than the journal knows
+        ("1h", 0, 5, 30),  # the circuit is closed, or not known here
+        ("40s", 50, 5, 40),  # the retry budget is over before the probe
+        ("20s", 0, 5, 20),
+        ("20s", 0, 35, 0),  # all that was known is over
+        ("20s", 50, 35, 50),
+        (0, 50, 5, 50),  # there is no budget
+    ],
+)
+def test_work_behind_a_circuit_waits_until_the_probe_but_not_longer_than_its_retry_budget(budget, probe, now, until):
+    story = begun(retry={"budget": budget})
+    story.hold_back("a", "crm", BEGIN + 30 * SECOND)
+    (blocker,) = blockers(story.execution, {}, ())
+    probe_time = BEGIN + probe * SECOND if probe else 0
+    dated = behind_circuit(blocker, probe_time, BEGIN + now * SECOND)
+    assert max(0, dated.until - BEGIN) / SECOND == until
 
 
 def test_after_the_end_no_time_is_counted():
