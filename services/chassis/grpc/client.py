@@ -3,18 +3,22 @@
 A channel is a thin wrapper that adds both, because interceptors would cost several times as much. The deadline is the
 `timeout=` of each call, because one in a service config fires early and never reaches the server.
 
-Hazard: a channel reconnects for ever. Call `forget` when its address has left the address book.
+Hazards: a channel reconnects for ever. Call `forget` when its address has left the address book. A call that is under
+way when its channel is closed would raise CancelledError, and a task that lets it pass ends without a trace. So such a
+call fails with UNAVAILABLE instead, like one whose server has died.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 import grpc
 
 from services.chassis.identity.callers import ServiceCredential
 from services.chassis.identity.tls import Tls
+from services.chassis.process.lifecycle import is_being_cancelled
 
 MEBIBYTE: Final = 1024 * 1024
 Metadata = tuple[tuple[str, str], ...]
@@ -53,6 +57,25 @@ class _Call:
         return self._inner(*request, timeout=seconds, metadata=self._metadata + tuple(metadata), **more)
 
 
+class _UnaryCall(_Call):
+    """A method with one request and one response."""
+
+    def __call__(self, *request: Any, **named: Any) -> Any:
+        return _answer(super().__call__(*request, **named))
+
+
+async def _answer(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.UNAVAILABLE, nothing, nothing, details="the channel was closed during the call"
+        ) from None
+
+
 class Channel(grpc.aio.Channel):
     """A channel for generated stubs."""
 
@@ -62,7 +85,7 @@ class Channel(grpc.aio.Channel):
         self._call_seconds = call_seconds
 
     def unary_unary(self, *positional: Any, **named: Any) -> Any:
-        return _Call(self._inner.unary_unary(*positional, **named), self._metadata, self._call_seconds)
+        return _UnaryCall(self._inner.unary_unary(*positional, **named), self._metadata, self._call_seconds)
 
     def unary_stream(self, *positional: Any, **named: Any) -> Any:
         return _Call(self._inner.unary_stream(*positional, **named), self._metadata)

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import grpc
+import pytest
 from grpc_channelz.v1 import channelz, channelz_pb2
 
 from services.chassis.grpc.client import ChannelPool
@@ -69,6 +70,21 @@ async def test_one_channel_per_address_until_it_is_forgotten(counter: Counter) -
     await pool.forget("127.0.0.1:1")
     assert pool.get(counter.address) is not channel
     await pool.close()
+
+
+async def test_a_call_whose_channel_is_closed_fails_as_if_its_server_had_died(counter: Counter) -> None:
+    pool = ChannelPool(bearer="admin")
+    call = counter.shop.services.ShopServiceStub(pool.get(counter.address)).Buy(counter.order("slow"), timeout=60)
+    await pool.forget(counter.address)
+    refusal = await refused(call)
+    assert (refusal.code, refusal.may_retry) == (grpc.StatusCode.UNAVAILABLE, True)
+
+
+async def test_a_caller_that_gives_up_by_itself_is_told_of_no_failure(counter: Counter) -> None:
+    stub = counter.stub(bearer="admin")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await stub.Buy(counter.order("slow"), timeout=60)
 
 
 def pings_sent(port: int) -> int:
