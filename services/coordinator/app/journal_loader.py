@@ -236,6 +236,8 @@ class JournalLoader:
         except DependencyUnavailable as failure:
             log.warning("a journal cannot be read", execution_id=owned.execution_id, error=str(failure))
             self._parts.append([owned])
+            # A patient reader may be here while the loop sleeps.
+            self._executions.unloaded_level.set()
         except UnknownEvents as unknown:
             log.error("a journal of a newer version", execution_id=owned.execution_id, error=str(unknown))
             self._rest(owned, "EVENT_UNKNOWN", "", failed=False)

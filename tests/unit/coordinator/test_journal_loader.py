@@ -18,9 +18,20 @@ from services.coordinator.app import journal_loader
 from services.coordinator.app.fork_origins import OriginGone, OriginNotRead
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.owned_execution import OwnedExecution
-from services.coordinator.app.ports import DefinitionRefused, JournalDamaged, Loaded, Version
+from services.coordinator.app.ports import (
+    DefinitionRefused,
+    JournalDamaged,
+    Loaded,
+    Snapshot,
+    SnapshotDamaged,
+    TakenUp,
+    Version,
+)
+from services.coordinator.core.commands import Command
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
+from services.coordinator.core.state import Execution
 from services.coordinator.peers.dispatch import granted_execution
 from services.coordinator.rpc.run_messages import forwarded_command
 from tests.support import probe
@@ -61,6 +72,11 @@ class World:
         self.giants: set[str] = set()
         # These cannot be read at all.
         self.damaged: set[str] = set()
+        # These have a journal, whose newest snapshot cannot be used.
+        self.with_damaged_snapshots: set[str] = set()
+        # How dropping its snapshots fails, one time after the other.
+        self.drop_failures: Iterator[Exception] = iter(())
+        self.adopted: list[OwnedExecution] = []
         # A load of more than these takes longer than it may.
         self.most = 1_000
         self.may_read = asyncio.Event()
@@ -72,8 +88,8 @@ class World:
             executions=self,  # type: ignore[arg-type] # only begins, drops and hands back
             journal=self,  # type: ignore[arg-type] # appends nothing here
             definitions=self,
-            fold=lambda *_: pytest.fail("nothing is journalled"),
-            read_lists=lambda *_: pytest.fail("nothing is journalled"),
+            fold=self.fold,
+            read_lists=self.read_lists,
             fork_origins=self,  # type: ignore[arg-type] # only prepares
             granted_again=16.0,
             holder="c",
@@ -90,7 +106,20 @@ class World:
         self.fetched[version_id] = answer
         return answer
 
-    async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
+    def fold(self, execution_id: str, definition: Definition, found: Loaded) -> TakenUp:
+        assert found.events, "nothing is journalled"
+        if found.snapshots:
+            raise SnapshotDamaged("it is cut off")
+        return TakenUp(Execution(execution_id, definition), None)
+
+    async def read_lists(self, execution: Execution, workspace: str) -> None:
+        pass
+
+    async def load(
+        self, leases: Sequence[Lease], *, is_patient: bool, drops_snapshots: bool = False
+    ) -> Sequence[Loaded]:
+        if drops_snapshots:
+            return await self.load_without_snapshots(leases)
         if is_patient:
             return await self.load_hard(leases)
         await self.may_read.wait()
@@ -99,14 +128,27 @@ class World:
             raise DependencyUnavailable("the database")
         if not self.damaged.isdisjoint(lease.lease_id for lease in leases):
             raise JournalDamaged("missing chunk number 0")
-        return [Loaded(0, ()) for _ in leases]
+        return [self.found(lease) for lease in leases]
 
     async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
         self.hard_loads.append([lease.lease_id for lease in leases])
         await self.may_read_hard.wait()
         if len(self.hard_loads) == 1:
             raise DependencyUnavailable("the database")
-        return [Loaded(0, ()) for _ in leases]
+        return [self.found(lease) for lease in leases]
+
+    async def load_without_snapshots(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        if failure := next(self.drop_failures, None):
+            raise failure
+        return [Loaded(lease.epoch, [b"events"]) for lease in leases]
+
+    def found(self, lease: Lease) -> Loaded:
+        if lease.lease_id not in self.with_damaged_snapshots:
+            return Loaded(0, ())
+        return Loaded(lease.epoch, [b"events"], [Snapshot(1, "", True, b"")])
+
+    def resume(self, owned: OwnedExecution, adopt: Command) -> None:
+        self.adopted.append(owned)
 
     def take_on(self, count: int) -> list[OwnedExecution]:
         """Takes on so many executions whose definition is there."""
@@ -247,6 +289,18 @@ async def test_a_journal_that_cannot_be_read_holds_up_no_other(world: World) -> 
         world.may_read_hard.set()
         await until(lambda: {owned[7], owned[150]} < set(world.begun))
     assert sorted(world.hard_loads) == [["150"], ["7"], ["7"]]
+
+
+async def test_a_journal_that_is_away_while_its_damaged_snapshots_are_dropped_is_read_again(world: World) -> None:
+    """Nothing else arrives that would wake the loader, and the journal was read apart, in time of its own."""
+    world.giants = world.with_damaged_snapshots = {"0"}
+    world.drop_failures = iter([DependencyUnavailable("the database")])
+    async with world.running():
+        (owned,) = world.take_on(1)
+        await until(lambda: len(world.hard_loads) == 1)
+        world.giants = set()
+        world.may_read_hard.set()
+        await until(lambda: world.adopted == [owned])
 
 
 async def test_few_tries_find_the_journal_that_cannot_be_read(world: World) -> None:
