@@ -41,7 +41,9 @@ from services.coordinator.store.columns import Uuids
 from services.coordinator.store.snapshots import FORMAT, JournalSnapshotLog, restored, whole
 
 # These run in one transaction. They are raw SQL, because every take-over waits for them. The fences are locked
-# until the commit, and the later statements see everything that was committed before the lock.
+# until the commit, and the later statements see everything that was committed before the lock. A first append of the
+# last holder may be committed after FENCE has looked for its row: then READ_FENCES finds the row with an older epoch,
+# and it is loaded again.
 FENCE: Final = b"""
 UPDATE executions e SET epoch = g.epoch FROM unnest($1, $2) AS g (execution_id, epoch)
 WHERE e.execution_id = g.execution_id AND e.epoch <= g.epoch
@@ -127,6 +129,8 @@ class PostgresJournal:
             raise
         crash_point("coordinator.take_over.after_commit")
         epochs = {place - 1: epoch for place, epoch in fences}
+        if any(0 < epochs.get(place, 0) < lease.epoch for place, lease in enumerate(leases)):
+            return await self.load(leases, is_patient=is_patient, drops_snapshots=drops_snapshots)
         rows = {place - 1: [row[1] for row in each] for place, each in itertools.groupby(events, itemgetter(0))}
         records = {
             place - 1: whole([Snapshot(*row[1:]) for row in each])

@@ -1,5 +1,6 @@
 """Leases change hands: adoption, fencing, dead runners, an absent database."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,33 @@ async def test_a_load_that_is_given_up_keeps_no_fence_locked(
             await journal.load([Lease(each, 2**62) for each in ids], is_patient=False)
         await eventually(is_free)
     await tables.execute("ALTER ROLE CURRENT_USER RESET client_connection_check_interval")
+    await reader.close()
+
+
+async def test_a_first_append_that_is_committed_while_its_fence_is_raised_is_found(
+    on_stage: Stage, tables: Database, database: MigratedDatabase
+) -> None:
+    """PostgreSQL may finish the append of a holder that was killed. Its rows must not look as if they were gone."""
+    session, runner = await on_stage.with_runner("0", is_silent=True)
+    known = await going(on_stage, runner, session)
+    url, fresh_id = database.url("coordinator"), execution_id()
+    reader = PgConnection(url, name="late-loader", settings=LOADING)
+    journal = PostgresJournal(reader, reader, reader)
+    leases = [Lease(each, 2**62) for each in (known.lease.lease_id, fresh_id)]
+
+    async def has_raised_fences() -> bool:
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'late-loader' AND wait_event_type = 'Lock'"
+        return bool(await tables.fetch(waiting))
+
+    async with await psycopg.AsyncConnection.connect(url) as other:
+        await other.execute("SELECT 1 FROM executions WHERE execution_id = %s FOR UPDATE", (leases[0].lease_id,))
+        loading = asyncio.ensure_future(journal.load(leases, is_patient=False))
+        await eventually(has_raised_fences)
+        on_stage.start(session, "v-step", id_=fresh_id)
+        await eventually(lambda: len(runner.grants) == 2)
+    first, second = await loading
+    assert (first.epoch, second.epoch) == (2**62, 2**62)
+    assert second.events
     await reader.close()
 
 
