@@ -112,7 +112,8 @@ class CommitLoop:
             return
         self._add_snapshots(batch.values())
         written = await self._write([pending for pending in batch.values() if pending.events])
-        unchanged = [pending for pending in batch.values() if not pending.events and not pending.owned.is_dropped]
+        # Some may have been dropped meanwhile. Their reports are sent away there, as those of the written are.
+        unchanged = [pending for pending in batch.values() if not pending.events]
         self._after_commit.run([*written, *unchanged])
         self._pacer.carried(len(batch))
 

@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from services.chassis.lease.frames import Lease
+from services.chassis.lease.frames import Lease, Refused
 from services.chassis.postgres.connection import PgConnection
 from services.chassis.postgres.database import CommitUnknown, Database
+from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Append, Fence
 from services.coordinator.core.events import RunLeased, RunLost
 from services.coordinator.store.journal import LOADING, PostgresJournal
@@ -131,6 +132,39 @@ async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage,
     # The acknowledgement was lost, so the message is sent again.
     second.post(on_stage.dispatcher.delivered)
     await eventually(lambda: len(on_stage.dispatcher.acknowledged) == 2)
+
+
+async def test_a_repeated_report_goes_to_the_next_holder_if_the_lease_is_lost_during_the_append_of_another(
+    on_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_stage.dispatcher.carries_on = False
+    session, runner = await on_stage.with_runner("0", is_silent=True)
+    one, other = [await going(on_stage, runner, session) for _ in range(2)]
+    runner.answer(runner.grants[0], {})
+    await eventually(lambda: len(runner.grants) == 3)
+    append, revoked = PostgresJournal.append, OwnedExecutions.revoked
+    is_appending, may_append, is_revoked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def held_up(journal: PostgresJournal, appends: Sequence[Append]) -> Mapping[int, Fence]:
+        assert [each.execution_id for each in appends] == [other.lease.lease_id], "the repeated report changes nothing"
+        is_appending.set()
+        await may_append.wait()
+        return await append(journal, appends)
+
+    def noted(executions: OwnedExecutions, leases: Sequence[Lease]) -> None:
+        revoked(executions, leases)
+        is_revoked.set()
+
+    monkeypatch.setattr(PostgresJournal, "append", held_up)
+    monkeypatch.setattr(OwnedExecutions, "revoked", noted)
+    for grant in runner.grants[:2]:
+        runner.answer(grant, {})
+    await is_appending.wait()
+    session.revoke([Refused(one.lease.lease_id, one.lease.epoch, "GRANTED_AGAIN")])
+    await is_revoked.wait()
+    may_append.set()
+    await eventually(lambda: on_stage.dispatcher.delivered)
+    assert [each.execution_id for each in on_stage.dispatcher.delivered] == [one.lease.lease_id]
 
 
 async def test_a_raised_fence_alone_stops_the_holder_before(on_stage: Stage, tables: Database) -> None:
