@@ -45,6 +45,8 @@ class Replicas:
         self._call_seconds = call_seconds
         self._line = FairLine(CALLS_MAX, places_of_each=WORKSPACE_CALLS_MAX)
         self._addresses: list[str] = []
+        # Those that have not answered the last call.
+        self._silent: set[str] = set()
         self._serves: list[Serve] = []
 
     @property
@@ -67,6 +69,7 @@ class Replicas:
                     channel = self._channels.get(address)
                     tasks[address] = [group.create_task(serve(address, channel)) for serve in self._serves]
                 self._addresses = sorted(present)
+                self._silent &= present
                 for address in tasks.keys() - present:
                     await self._leave(tasks.pop(address))
                     group.create_task(self._channels.forget(address, _FORGET_SECONDS))
@@ -83,17 +86,23 @@ class Replicas:
                 await asyncio.sleep(min(0.05, left))
                 continue
             address = self._addresses[0]
-            try:
-                async with self._line.turn(caller().tenant, left):
-                    return await method(self._channels.get(address))(request, timeout=min(TRY_SECONDS, left))
-            except NoTurn:
-                # Too many calls of this workspace wait.
-                break
-            except grpc.aio.AioRpcError as failure:
-                remote = remote_error(failure)
-                if not remote.may_retry:
-                    raise remote.refusal() from None
-                log.info("a peer did not answer", peer=address, error=str(remote))
+            channel = self._channels.get(address)
+            # gRPC connects again by itself. Until then each call would fail at once.
+            if channel.get_state(try_to_connect=True) is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                try:
+                    async with self._line.turn(caller().tenant, left):
+                        answer = await method(channel)(request, timeout=min(TRY_SECONDS, left))
+                except NoTurn:
+                    # Too many calls of this workspace wait.
+                    break
+                except grpc.aio.AioRpcError as failure:
+                    remote = remote_error(failure)
+                    if not remote.may_retry:
+                        raise remote.refusal() from None
+                    self._failed(address, str(remote))
+                else:
+                    self._silent.discard(address)
+                    return answer
             self._pass_over(address)
             failures += 1
             if failures % max(1, len(self._addresses)) == 0:
@@ -125,6 +134,12 @@ class Replicas:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _failed(self, address: str, error: str) -> None:
+        """Say so once, until it answers again: many calls may fail in each second."""
+        if address not in self._silent:
+            self._silent.add(address)
+            log.info("a peer did not answer", peer=address, error=error)
 
     def _pass_over(self, address: str) -> None:
         """Move this replica to the end of the list."""

@@ -21,7 +21,7 @@ from services.api.rpc.filters import ExecutionFilter
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import MEBIBYTE, ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
-from tests.support.probe import until
+from tests.support.probe import eventually, until
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 from windlass.types.v1.start_pb2 import StartOrder
 
@@ -55,10 +55,10 @@ def largest_row(execution_id: str) -> queue_pb2.Queued:
 
 
 @contextlib.asynccontextmanager
-async def serving(dispatcher: Dispatcher) -> AsyncIterator[str]:
+async def serving(dispatcher: Dispatcher, port: int = 0) -> AsyncIterator[str]:
     server = grpc.aio.server(options=[("grpc.max_send_message_length", 64 * MEBIBYTE)])
     queue_pb2_grpc.add_QueueServiceServicer_to_server(dispatcher, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     yield f"127.0.0.1:{port}"
     await server.stop(None)
@@ -102,6 +102,38 @@ async def test_rows_with_the_largest_inputs_and_all_their_commands_are_read_in_a
             page = await DispatcherQueue(peers).page("team", "", QUEUE_ROWS_MAX, ascending=True)
     assert [each.id for each in found] == ids
     assert len(page) == QUEUE_ROWS_MAX
+
+
+async def test_replica_that_is_down_costs_no_calls_and_is_found_when_it_is_back() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.may_answer.set()
+    async with serving(dispatcher) as address:
+        pass
+    peers = Replicas("the dispatcher", AddressBook(address), ChannelPool(), call_seconds=0.5)
+    tried = 0
+
+    def method(channel: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        return queue_pb2_grpc.QueueServiceStub(channel).GetQueued
+
+    async with following(peers):
+        with pytest.raises(DependencyUnavailable):
+            await peers.call(method, queue_pb2.GetQueuedRequest())
+        tried_first = tried
+        for _ in range(3):
+            with pytest.raises(DependencyUnavailable):
+                await peers.call(method, queue_pb2.GetQueuedRequest())
+        assert tried == tried_first == 1, "each further call would have failed too"
+        async with serving(dispatcher, int(address.rpartition(":")[2])):
+
+            async def answered() -> bool:
+                with contextlib.suppress(DependencyUnavailable):
+                    await peers.call(method, queue_pb2.GetQueuedRequest())
+                    return True
+                return False
+
+            await eventually(answered, 10.0, "an answer of the replica that is back")
 
 
 class Refusing(Replicas):
