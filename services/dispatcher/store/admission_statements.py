@@ -45,9 +45,11 @@ RETURNING t.n::int4, q.workspace
 """
 
 # PARK has locked the rows: a message is either visible now, or its sender finds the row PARKED.
-# A message older than the grant was sent with it, and the holder did not understand it. The row is not woken for such a
-# message: it would be granted and parked in an endless loop until a newer coordinator takes it. But if the holder has
-# seen other messages ($3), this one may have had no room in the grant, and each grant leaves fewer of them.
+# A message older than the grant was sent with it, and the holder did not understand it. The row is not woken at once
+# for such a message: it would be granted and parked in an endless loop until a newer coordinator takes it. But if the
+# holder has seen other messages ($3), this one may have had no room in the grant, and each grant leaves fewer of them.
+# And a message that is hardly older may have been committed while the claim was reading, which did not see it then. So
+# it rests only for a moment.
 WAKE_PARKED: Final = b"""
 WITH seen AS (
   DELETE FROM dispatcher.mailbox WHERE message_id = ANY($1)
@@ -55,7 +57,9 @@ WITH seen AS (
   SELECT p.execution_id,
          coalesce(p.wake_time <= clock_timestamp(), false)
            OR coalesce(bool_or(m.create_time >= p.granted_time), false)
-           OR p.execution_id = ANY($3::text[]::uuid[]) AND count(m.message_id) > 0 AS is_due
+           OR p.execution_id = ANY($3::text[]::uuid[]) AND count(m.message_id) > 0 AS is_due,
+         CASE WHEN max(m.create_time) >= p.granted_time - interval '5 seconds'
+              THEN interval '0.2 seconds' ELSE interval '30 seconds' END AS rest
   FROM dispatcher.queue p
   LEFT JOIN dispatcher.mailbox m ON m.execution_id = p.execution_id AND NOT m.message_id = ANY($1)
   WHERE p.execution_id = ANY($2::text[]::uuid[]) AND p.state + 0 = 4
@@ -65,7 +69,7 @@ WITH seen AS (
 UPDATE dispatcher.queue q
 SET state = CASE WHEN u.is_due THEN 1 ELSE 4 END,
     wake_time = CASE WHEN u.is_due THEN clock_timestamp()
-                     ELSE least(q.wake_time, clock_timestamp() + interval '30 seconds') END
+                     ELSE least(q.wake_time, clock_timestamp() + u.rest) END
 FROM unseen u WHERE q.execution_id = u.execution_id AND q.state + 0 = 4
 RETURNING CASE WHEN u.is_due THEN q.workspace END
 """

@@ -206,6 +206,8 @@ async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_
     await rig.enqueue(came := new_start("strange"))
     message = MailboxMessage(str(uuid.uuid4()), came.execution_id, "strange", b"of a newer version", is_ending=False)
     await rig.mailbox.deliver([message])
+    older = "UPDATE dispatcher.mailbox SET create_time = create_time - interval '6 seconds' WHERE message_id = %s"
+    await rig.database.execute(older, (message.message_id,))
     (claim,) = await rig.claim("strange", claims=1)
     assert claim.messages == [message.body]
     result = await rig.park(claim)
@@ -217,6 +219,19 @@ async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_
     assert delivery is not None
     assert delivery.was_woken
     assert (await rig.claim("strange", claims=1))[0].messages == [message.body]
+
+
+async def test_message_that_was_committed_while_the_claim_was_reading_is_looked_at_again_soon(rig: Rig) -> None:
+    (claim,) = await rig.leased("crossing")
+    # The claim did not see it, though it was stored before the claim began.
+    await rig.database.execute(
+        "INSERT INTO dispatcher.mailbox (message_id, execution_id, body, create_time) SELECT 'crossing', execution_id,"
+        " 'm', granted_time - interval '3 milliseconds' FROM dispatcher.queue WHERE execution_id = %s::uuid",
+        (claim.execution_id,),
+    )
+    assert (await rig.park(claim)).woken == []
+    soon = "wake_time < now() + interval '1 second'"
+    assert await rig.rows(f"state, {soon}", f"execution_id = '{claim.execution_id}'") == [(4, True)]
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
