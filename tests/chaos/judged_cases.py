@@ -53,7 +53,8 @@ async def paused(load: Load) -> str:
     await client.apply(name, nodes, edges=[{"from": "wait", "to": "b"}])
     execution_id = await load.start(name)
     executions = client.executions
-    await client.call(executions.PauseExecution, executions_pb2.PauseExecutionRequest(execution_id=execution_id))
+    paused = executions_pb2.PauseExecutionRequest(execution_id=execution_id, request_id="once")
+    await client.call(executions.PauseExecution, paused)
     signal = executions_pb2.SignalExecutionRequest(execution_id=execution_id, signal="go")
     await client.call(executions.SignalExecution, signal)
     await client.call(executions.ResumeExecution, executions_pb2.ResumeExecutionRequest(execution_id=execution_id))

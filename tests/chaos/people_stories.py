@@ -192,7 +192,7 @@ class People:
         await self.client.call(self.client.executions.SignalExecution, request)
 
     async def pause(self, execution_id: str) -> None:
-        request = executions_pb2.PauseExecutionRequest(execution_id=execution_id)
+        request = executions_pb2.PauseExecutionRequest(execution_id=execution_id, request_id="the same")
         await self.client.call(self.client.executions.PauseExecution, request)
 
     async def resume(self, execution_id: str) -> None:

@@ -268,7 +268,8 @@ def _counted(event: str) -> Callable[[Calls, Any], Any]:
 
 
 async def _pause(calls: Calls) -> executions_pb2.PauseExecutionRequest:
-    return executions_pb2.PauseExecutionRequest(execution_id=await _started(calls, NAP), reason="lunch")
+    execution_id = await _started(calls, NAP)
+    return executions_pb2.PauseExecutionRequest(execution_id=execution_id, reason="lunch", request_id=uuid.uuid4().hex)
 
 
 async def _resume(calls: Calls) -> executions_pb2.ResumeExecutionRequest:

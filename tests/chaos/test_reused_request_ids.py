@@ -35,6 +35,7 @@ OTHER: dict[str, Callable[[Any], None]] = {
     "StartExecution": lambda request: request.input.update({"n": 1}),
     "ForkExecution": lambda request: request.input.update({"n": 1}),
     "ImportExecution": _with_other_definition,
+    "PauseExecution": lambda request: setattr(request, "reason", "another one"),
     "SignalExecution": lambda request: request.payload.update({"n": 1}),
     "RetryExecution": _with_override,
     "RequeueDeadLetter": lambda request: request.input_overrides.update({"n": 1}),

@@ -73,7 +73,9 @@ def pause(
     """
 
     def do(execution_id: str) -> Any:
-        return api.call(messages.PauseExecutionRequest(execution_id=execution_id, reason=reason)).execution
+        request_id = str(uuid.uuid4())
+        request = messages.PauseExecutionRequest(execution_id=execution_id, reason=reason, request_id=request_id)
+        return api.call(request).execution
 
     many = messages.BulkExecutionsRequest(filter=filter_, action=messages.BulkJob.PAUSE, reason=reason, dry_run=dry_run)
     _do(api, execution_ids, do, many, wait=wait, output_form=output_form)

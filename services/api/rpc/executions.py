@@ -112,10 +112,10 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
 
     async def PauseExecution(self, request: pb.PauseExecutionRequest, context: RpcCall) -> pb.PauseExecutionResponse:
         execution = await self._executions.find(caller().workspace, request.execution_id)
-        if execution.state != "PAUSED":
+        if execution.state != "PAUSED" or request.request_id:
             message = translate.command()
             message.pause.reason = request.reason
-            command = NewCommand("pause", request.execution_id, message)
+            command = NewCommand("pause", request.execution_id, message, request.request_id)
             execution = await self._commands.give(caller().workspace, command)
         return await translate.answer(pb.PauseExecutionResponse(), execution)
 

@@ -186,6 +186,15 @@ def test_a_late_copy_of_a_pause_that_came_after_the_end_is_refused_once_the_exec
     assert names(story.when(Pause("pause:r2", "ann", seen_seq=story.execution.seq))) == ["ExecutionPaused"]
 
 
+def test_a_late_copy_of_a_pause_that_comes_after_the_resume_does_not_pause_it_again():
+    story = started()
+    pause = Pause("pause:r1", "ann")
+    assert names(story.when(pause)) == ["ExecutionPaused"]
+    story.resume()
+    assert (story.when(pause).events, story.execution.paused_by) == ([], None)
+    assert names(story.when(Pause("pause:r2", "ann"))) == ["ExecutionPaused"]
+
+
 def test_a_grant_that_was_prepared_before_the_pause_is_refused():
     story = started()
     prepared = Assign([AssignedRun(story.work("a"), "i1", "r")])

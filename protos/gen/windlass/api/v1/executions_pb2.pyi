@@ -407,18 +407,24 @@ class PauseExecutionRequest(_message.Message):
 
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     reason: _builtins.str
     """Shown in Execution.pause."""
+    request_id: _builtins.str
+    """Any text that the caller chooses: a repeat under it gets the first answer. Without it a call that was repeated may
+    come a second time after somebody has resumed the execution, and pause it again.
+    """
     def __init__(
         self,
         *,
         execution_id: _builtins.str = ...,
         reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

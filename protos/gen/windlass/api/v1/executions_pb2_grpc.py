@@ -186,7 +186,8 @@ class ExecutionServiceServicer:
         """Nothing new begins, and timers that come due wait. Nodes that are running may finish. The execution's own deadline
         goes on. The answer shows the execution as PAUSED; if its coordinator does not answer within 3 s, the command is
         durable and the execution is shown as it is. A queued execution stays PENDING until it has a slot, and is paused
-        before anything begins. A repeat is OK and changes nothing. FAILED_PRECONDITION EXECUTION_FINAL.
+        before anything begins. On an execution that is paused it changes nothing. Idempotent by `request_id`; another reason
+        under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION EXECUTION_FINAL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,7 +48,8 @@ class ExecutionServiceStub:
     """Nothing new begins, and timers that come due wait. Nodes that are running may finish. The execution's own deadline
     goes on. The answer shows the execution as PAUSED; if its coordinator does not answer within 3 s, the command is
     durable and the execution is shown as it is. A queued execution stays PENDING until it has a slot, and is paused
-    before anything begins. A repeat is OK and changes nothing. FAILED_PRECONDITION EXECUTION_FINAL.
+    before anything begins. On an execution that is paused it changes nothing. Idempotent by `request_id`; another reason
+    under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION EXECUTION_FINAL.
     """
     ResumeExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.ResumeExecutionRequest, _executions_pb2.ResumeExecutionResponse]
     """The execution goes on, and timers that came due while it was paused fire. FAILED_PRECONDITION EXECUTION_NOT_PAUSED
@@ -193,7 +194,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         """Nothing new begins, and timers that come due wait. Nodes that are running may finish. The execution's own deadline
         goes on. The answer shows the execution as PAUSED; if its coordinator does not answer within 3 s, the command is
         durable and the execution is shown as it is. A queued execution stays PENDING until it has a slot, and is paused
-        before anything begins. A repeat is OK and changes nothing. FAILED_PRECONDITION EXECUTION_FINAL.
+        before anything begins. On an execution that is paused it changes nothing. Idempotent by `request_id`; another reason
+        under the same id is ALREADY_EXISTS REQUEST_ID_REUSED. FAILED_PRECONDITION EXECUTION_FINAL.
         """
 
     @_abc_1.abstractmethod
