@@ -24,8 +24,10 @@ from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 # A client may meet these codes while things die; any other code is a fault of ours.
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 CALL_SECONDS = 5.0
-FINAL_SECONDS = 120.0
+# Less than half of what such a test may take. Then it is the test that says what it has waited for.
+FINAL_SECONDS = 60.0
 PAUSE_SECONDS = 0.05
+CLIENTS_MAX = 24
 # Its one run goes on for longer than any test. If its runner dies, it may be done again.
 HELD = "chaos-held"
 HELD_NODE = {"id": "held", "module": "ledger.put@1", "idempotent": True, "config": {"seconds": 3_600}}
@@ -63,16 +65,20 @@ async def under_load(
     also: Sequence[str] = (),
 ) -> AsyncIterator[Load]:
     """The mixed graphs and those in `also` are started for as long as the block lasts, at least `count_min` executions.
-    `held` executions go on during all of it."""
+    `held` executions go on during all of it. While CLIENTS_MAX clients are waiting for their answers, no other comes:
+    more of them would take the machine from the processes that are to come back."""
     load = Load(stack, ledger, seed)
     await load.apply()
     is_over = asyncio.Event()
 
     async def keep_starting() -> None:
+        clients: set[asyncio.Task[str]] = set()
         async with asyncio.TaskGroup() as group:
             while not is_over.is_set() or len(load.acknowledged) < count_min:
                 for workflow in (load.any(), *also):
-                    group.create_task(load.start(workflow))
+                    if len(clients) < CLIENTS_MAX:
+                        clients.add(client := group.create_task(load.start(workflow)))
+                        client.add_done_callback(clients.discard)
                 await pause(seconds_between)
 
     async with load.held(held), asyncio.TaskGroup() as group:
@@ -106,7 +112,8 @@ class Load:
     async def _attend(self, execution_id: str) -> None:
         """People pause it and let it go on, send its signal, approve, and mend what has failed."""
         client, executions = self.client, self.client.executions
-        await client.call(executions.PauseExecution, executions_pb2.PauseExecutionRequest(execution_id=execution_id))
+        pause = executions_pb2.PauseExecutionRequest(execution_id=execution_id, request_id="the same")
+        await client.call(executions.PauseExecution, pause)
         signal = executions_pb2.SignalExecutionRequest(execution_id=execution_id, signal="go", request_id="the same")
         await client.call(executions.SignalExecution, signal)
         resume = executions_pb2.ResumeExecutionRequest(execution_id=execution_id, request_id="the same")
@@ -158,7 +165,12 @@ class Load:
             execution = await self.client.get(execution_id)
             return execution if execution.HasField("end_time") else None
 
-        return await eventually(ended, FINAL_SECONDS, f"the end of {execution_id}")
+        try:
+            return await eventually(ended, FINAL_SECONDS, f"the end of {execution_id}")
+        except AssertionError as late:
+            request = executions_pb2.ExplainExecutionRequest(execution_id=execution_id)
+            explained = await self.client.call(self.client.executions.ExplainExecution, request)
+            raise AssertionError(f"{late}: {explained}") from None
 
     async def history(self) -> History:
         """Everything that was acknowledged, once all of it is over."""
