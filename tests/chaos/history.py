@@ -223,12 +223,21 @@ def cases(history: History) -> dict[str, int]:
 
 
 def done_again(history: History) -> list[str]:
-    """Runs of work that should have had only one run. Retries that the module asked for do not count."""
+    """Work that was done more often than it should have been. Retries that the module asked for do not count, and
+    neither does a run that never began: its grant was withdrawn, because it was under way when the outage came."""
+    calls_of = Counter(work for _, work in _begun_works(history))
     return [
-        f"{run.id} is attempt {run.attempt} of {run.node}"
-        for runs in history.runs.values()
-        for run in runs
-        if run.attempt > (2 if run.node == "flaky" else 1)
+        *(
+            f"{work.node} of {work.execution} was called {calls} times"
+            for work, calls in calls_of.items()
+            if calls > (2 if work.node == "flaky" else 1)
+        ),
+        *(
+            f"{run.id} is attempt {run.attempt} of {run.node}"
+            for runs in history.runs.values()
+            for run in runs
+            if run.attempt > 1 and not run.module.startswith("ledger.")
+        ),
     ]
 
 
