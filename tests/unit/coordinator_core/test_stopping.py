@@ -225,6 +225,20 @@ def test_a_cancel_is_carried_out_that_was_given_between_the_end_and_a_reopening_
     assert names(story.when(cancel)) == ["StopOrdered", "ExecutionFinished"]
 
 
+def test_the_cancel_of_a_parent_takes_effect_once_also_in_a_child_that_was_reopened_before_it_came():
+    """A parent does not know what its child has done, so its cancel names no event of the child."""
+    story = begun(node("a"))
+    cancel = Cancel(f"cancel:the-child:the-parent#{'0' * 32}", "its parent ended before it", "ann")
+    story.fail("a")
+    assert (story.when(cancel).events, story.state) == ([], "FAILED"), "a journal ends with its end"
+    story.retry()
+    assert names(story.when(cancel)) == ["StopOrdered", "ExecutionFinished"]
+    assert story.state == "CANCELLED"
+    story.retry(message_id="retry2")
+    copy = story.again().when(cancel)
+    assert (copy.events, copy.refusal, story.state) == ([], None, "RUNNING"), "a person has decided after it"
+
+
 def test_many_cancels_of_an_execution_that_is_ending_write_nothing():
     story = running()
     story.cancel("cancel:an-id:1")
