@@ -13,8 +13,11 @@ nothing names them any more (`delete_before`).
 
 A value that comes in parts, or leaves in parts, is never in memory as a whole.
 
-Hazard: a crash in the middle leaves the temporary file behind, and the next process that starts removes it. A process
-that lives locks its temporary file until that has its final name; the lock of a dead process is gone.
+Values may also come one after the other and get their names together (`unnamed`), when it is known that all are wanted.
+Before that they are in a temporary folder.
+
+Hazard: a crash in the middle leaves the temporary file or folder behind, and the next process that starts removes it. A
+process that lives locks its temporary file until that has its final name; the lock of a dead process is gone.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,27 +112,45 @@ class DirectoryBlobs:
         """Keep a value of this owner, which is durable on return. `month` is what `month_of` returns."""
         return await self._in_thread(self._put, value, owner, month)
 
-    async def put_parts(
-        self, parts: AsyncIterator[bytes], bytes_max: int, owner: str, month: str, *, sha256: str = ""
-    ) -> BlobRef:
-        """Keep a value that comes in parts. It is durable on return. Raises BlobTooLarge, or BlobDiffers if its hash
-        is not the one that was given; then nothing is kept."""
-        digest, size_bytes = hashlib.sha256(), 0
+    async def put_parts(self, parts: AsyncIterator[bytes], bytes_max: int, owner: str, month: str) -> BlobRef:
+        """Keep a value that comes in parts. It is durable on return. Raises BlobTooLarge; then nothing is kept."""
         unfinished = await self._opened(self._unfinished)
         try:
-            async for part in parts:
-                size_bytes += len(part)
-                if size_bytes > bytes_max:
-                    raise BlobTooLarge(f"over {bytes_max} bytes")
-                digest.update(part)
-                await self._in_thread(unfinished.file.write, part)
-            ref = blob_ref(owner, month, digest.hexdigest(), size_bytes)
-            if sha256 not in ("", ref.sha256):
-                raise BlobDiffers(ref.key)
+            ref = blob_ref(owner, month, *await self._written(unfinished.file, parts, bytes_max))
             await self._in_thread(self._finish, unfinished, self._directory / ref.key)
         finally:
             await self._closed(unfinished)
         return ref
+
+    @contextlib.asynccontextmanager
+    async def unnamed(self, owner: str, month: str) -> AsyncIterator[UnnamedBlobs]:
+        """Values of this owner that nobody can read until `name_all`. What has no name in the end is removed."""
+        unnamed = UnnamedBlobs(self._directory / _WRITING / uuid4().hex, owner, month)
+        try:
+            yield unnamed
+        finally:
+            await self._closed(unnamed)
+
+    async def put_unnamed(
+        self, unnamed: UnnamedBlobs, parts: AsyncIterator[bytes], bytes_max: int, *, sha256: str
+    ) -> BlobRef:
+        """Add a value that comes in parts. Raises BlobTooLarge, or BlobDiffers if its hash is not the one that was
+        given; then none of them should be named."""
+        name = Path(blob_ref(unnamed.owner, unnamed.month, sha256, 0).key).name
+        file = await self._opened(self._open_unnamed, unnamed, name)
+        try:
+            ref = blob_ref(unnamed.owner, unnamed.month, *await self._written(file, parts, bytes_max))
+            if ref.sha256 != sha256:
+                raise BlobDiffers(ref.key)
+            await self._in_thread(_sync_file, file)
+        finally:
+            await self._closed(file)
+        return ref
+
+    async def name_all(self, unnamed: UnnamedBlobs) -> None:
+        """From now on they can be read, and are durable. A repeat does no harm. Raises BlobMissing if they were removed
+        meanwhile; then none has a name."""
+        await self._in_thread(self._name_all, unnamed)
 
     async def get(self, ref: NamesBlob, owner: str) -> bytes:
         """A value as it was put. Raises BlobMissing, also if it is not this owner's."""
@@ -168,6 +191,17 @@ class DirectoryBlobs:
             log.info("values that were never finished are removed", files=swept)
         return swept
 
+    async def _written(self, file: IO[bytes], parts: AsyncIterator[bytes], bytes_max: int) -> tuple[str, int]:
+        """Returns the hash and the size of the value."""
+        digest, size_bytes = hashlib.sha256(), 0
+        async for part in parts:
+            size_bytes += len(part)
+            if size_bytes > bytes_max:
+                raise BlobTooLarge(f"over {bytes_max} bytes")
+            digest.update(part)
+            await self._in_thread(file.write, part)
+        return digest.hexdigest(), size_bytes
+
     async def _in_thread(self, work: Callable[..., _T], *given: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
 
@@ -187,10 +221,9 @@ class DirectoryBlobs:
     def _sweep(self) -> int:
         swept = 0
         for left in (self._directory / _WRITING).glob("*"):
-            # OSError: the file is locked, or was just renamed or removed by another, or this disk has no locks.
-            with contextlib.suppress(OSError), left.open("r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
+            # OSError: it is locked, or was just renamed or removed by another, or this disk has no locks.
+            with contextlib.suppress(OSError):
+                _remove_unlocked(left)
                 swept += 1
         return swept
 
@@ -252,11 +285,28 @@ class DirectoryBlobs:
     def _finish(self, unfinished: _Unfinished, place: Path) -> None:
         for directory in (self._directory, place.parent.parent, place.parent):
             self._make(directory)
-        unfinished.file.flush()
-        os.fsync(unfinished.file.fileno())
+        _sync_file(unfinished.file)
         crash_point("blob.named.before")
         unfinished.path.replace(place)
         self._make_durable(place)
+
+    def _open_unnamed(self, unnamed: UnnamedBlobs, name: str) -> IO[bytes]:
+        self._make(self._directory)
+        unnamed.path.parent.mkdir(exist_ok=True)
+        return unnamed.open(name)
+
+    def _name_all(self, unnamed: UnnamedBlobs) -> None:
+        places: dict[Path, Path] = {}
+        with unnamed.files() as names:
+            for name in names:
+                file = unnamed.path / name
+                place = self._directory / blob_ref(unnamed.owner, unnamed.month, file.stem, 0).key
+                for directory in (self._directory, place.parent.parent, place.parent):
+                    self._make(directory)
+                file.replace(place)
+                places[place.parent] = place
+            for place in places.values():
+                self._make_durable(place)
 
     def _make_durable(self, place: Path) -> None:
         """This is needed even when the file was there already, because its writer may not have come this far."""
@@ -323,6 +373,76 @@ class _Unfinished:
         """Unlocks it, and removes it unless it has its final name."""
         self.path.unlink(missing_ok=True)
         self.file.close()
+
+
+class UnnamedBlobs:
+    """A temporary folder that this process has locked. It is made for the first value. Its methods are for threads,
+    which take turns."""
+
+    def __init__(self, path: Path, owner: str, month: str) -> None:
+        self.path = path
+        self.owner = owner
+        self.month = month
+        self._turn = threading.Lock()
+        # None: there is no folder yet.
+        self._handle: int | None = None
+        self._is_closed = False
+
+    def open(self, name: str) -> IO[bytes]:
+        with self._turn:
+            if self._is_closed:
+                raise FileNotFoundError(self.path)
+            while self._handle is None:
+                self.path.mkdir()
+                self._handle = _locked_folder(self.path)
+            return (self.path / name).open("wb")
+
+    @contextlib.contextmanager
+    def files(self) -> Iterator[Sequence[str]]:
+        """Their names. They are not removed meanwhile."""
+        with self._turn:
+            if self._is_closed:
+                raise BlobMissing(f"{self.path} was removed")
+            yield [] if self._handle is None else [each.name for each in self.path.iterdir()]
+
+    def close(self) -> None:
+        with self._turn:
+            self._is_closed = True
+            if self._handle is not None:
+                shutil.rmtree(self.path, ignore_errors=True)
+                os.close(self._handle)
+                self._handle = None
+
+
+def _locked_folder(path: Path) -> int | None:
+    """None when the folder was swept away before it could be locked."""
+    with contextlib.suppress(FileNotFoundError):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # on a disk without locks nothing is swept
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if path.exists():
+            return handle
+        os.close(handle)
+    return None
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it. Raises OSError if a process has locked it."""
+    is_folder = path.is_dir()
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_folder:
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    finally:
+        os.close(handle)
+
+
+def _sync_file(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _delete_old(folder: Path, files_max: int) -> int:

@@ -335,7 +335,7 @@ REPLAYS: Final = [
     ),
     Mutant(
         "output_stored_under_another_hash",
-        *(_CHASSIS, "DirectoryBlobs.put_parts", taken_as("sha256", "''")),
+        *(_CHASSIS, "DirectoryBlobs.put_unnamed", taken_as("ref.sha256", "sha256")),
         "test_nothing_is_left_of_a_value_that_is_not_the_one_that_was_announced",
     ),
 ]

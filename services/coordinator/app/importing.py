@@ -13,7 +13,7 @@ Dead letters are left out of its rows, because nobody can resolve them.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -83,10 +83,17 @@ class Imports(Protocol):
         ...
 
     async def add(
-        self, order: ImportOrder, digest: bytes, copy: ImportedCopy, *, size_bytes: int, kept_bytes_max: int
+        self,
+        order: ImportOrder,
+        digest: bytes,
+        copy: ImportedCopy,
+        *,
+        size_bytes: int,
+        kept_bytes_max: int,
+        name_outputs: Callable[[], Awaitable[None]],
     ) -> bool:
         """False: there is one with this request id already. Raises NotReplayable for values that no table takes, and
-        ImportsFull."""
+        ImportsFull. `name_outputs` is called right before the commit, and if it fails, nothing is added."""
         ...
 
     async def definition(self, execution_id: str) -> Definition | None: ...

@@ -1,7 +1,8 @@
 """Takes an export apart into a copy: the events are kept sealed, the rows are compared, and the outputs are stored.
 
 Order matters. No output is stored before the events and the rows have been found whole, and the copy is written last,
-in one transaction. A stored output of an import that was refused has no name, and goes with its month.
+in one transaction. The outputs get their names at the end of that transaction. So nothing is left of an import that was
+refused, and a workspace cannot fill the output store with what its copies do not count.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from services.chassis.blobs import BlobDiffers, BlobTooLarge, DirectoryBlobs
+from services.chassis.blobs import BlobDiffers, BlobTooLarge, DirectoryBlobs, UnnamedBlobs
 from services.chassis.grpc.errors import DependencyUnavailable, QuotaViolation, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.rests import Rests
@@ -85,12 +87,18 @@ class ImportDesk:
             copy = await Rests(self._clock).through(copied(order, definition, taken.records, self._codec))
             taken.records.clear()
             _check_header(header, copy, replayed)
-            outputs = await self._stored_outputs(order, taken.named, parts)
-            _check_end(await parts.end(), outputs, replayed)
-            digest, size_bytes = taken.digest.digest(), taken.size_bytes
-            is_new = await self._imports.add(
-                order, digest, copy, size_bytes=size_bytes, kept_bytes_max=self._kept_bytes_max
-            )
+            async with self._blobs.unnamed(order.workspace, order.month) as unnamed:
+                outputs = await self._stored_outputs(unnamed, taken.named, parts)
+                _check_end(await parts.end(), outputs, replayed)
+                digest = taken.digest.digest()
+                is_new = await self._imports.add(
+                    order,
+                    digest,
+                    copy,
+                    size_bytes=taken.size_bytes,
+                    kept_bytes_max=self._kept_bytes_max,
+                    name_outputs=partial(self._name_outputs, unnamed),
+                )
         except NotReplayable as fault:
             raise Refusal("INVALID_EXPORT", str(fault)) from None
         except ImportsFull:
@@ -118,7 +126,7 @@ class ImportDesk:
             raise Refusal("REQUEST_ID_REUSED", "this request_id was used before with another export")
         return Imported(found[0], True)
 
-    async def _stored_outputs(self, order: ImportOrder, named: Mapping[str, OutputRef], parts: ExportParts) -> int:
+    async def _stored_outputs(self, unnamed: UnnamedBlobs, named: Mapping[str, OutputRef], parts: ExportParts) -> int:
         """Store the outputs that come, and return their number."""
         come: set[str] = set()
         while (first := await parts.output()) is not None:
@@ -127,12 +135,12 @@ class ImportDesk:
                 raise NotReplayable(f"the output {first.key!r} is named by no event, or comes twice")
             come.add(first.key)
             if not first.is_missing:
-                await self._store(order, ref, _pieces(first, parts))
+                await self._store(unnamed, ref, _pieces(first, parts))
         return len(come)
 
-    async def _store(self, order: ImportOrder, ref: OutputRef, pieces: AsyncIterator[bytes]) -> None:
+    async def _store(self, unnamed: UnnamedBlobs, ref: OutputRef, pieces: AsyncIterator[bytes]) -> None:
         try:
-            kept = await self._blobs.put_parts(pieces, ref.size_bytes, order.workspace, order.month, sha256=ref.sha256)
+            kept = await self._blobs.put_unnamed(unnamed, pieces, ref.size_bytes, sha256=ref.sha256)
         except BlobTooLarge:
             raise NotReplayable(f"the output {ref.key!r} is larger than its event says") from None
         except BlobDiffers:
@@ -141,6 +149,12 @@ class ImportDesk:
             raise DependencyUnavailable("the output store") from None
         if kept.size_bytes != ref.size_bytes:
             raise NotReplayable(f"the output {ref.key!r} is smaller than its event says")
+
+    async def _name_outputs(self, unnamed: UnnamedBlobs) -> None:
+        try:
+            await self._blobs.name_all(unnamed)
+        except OSError:
+            raise DependencyUnavailable("the output store") from None
 
 
 class _Taken:

@@ -9,7 +9,7 @@ so that nothing else waits for them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import orjson
@@ -69,7 +69,14 @@ class PostgresImports:
         return None if row is None else compile_definition(orjson.loads(row[0]), orjson.loads(row[1]))
 
     async def add(
-        self, order: ImportOrder, digest: bytes, copy: ImportedCopy, *, size_bytes: int, kept_bytes_max: int
+        self,
+        order: ImportOrder,
+        digest: bytes,
+        copy: ImportedCopy,
+        *,
+        size_bytes: int,
+        kept_bytes_max: int,
+        name_outputs: Callable[[], Awaitable[None]],
     ) -> bool:
         async def work(connection: Connection) -> bool:
             async with connection.transaction():
@@ -78,6 +85,7 @@ class PostgresImports:
                 await _keep_within(connection, order.workspace, kept_bytes_max - size_bytes)
                 kept = (order.imported_execution_id, order.request_id, digest, order.definition, order.references)
                 await connection.execute(_MARK, (*kept, size_bytes, order.execution_id))
+                await name_outputs()
                 return True
 
         try:

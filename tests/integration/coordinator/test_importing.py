@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.postgres.database import Database, PgConnection
 from services.coordinator.app.importing import ImportOrder, ImportsFull, copied
 from services.coordinator.store import codec
@@ -29,6 +30,34 @@ def copy(order: ImportOrder = ORDER) -> Any:
     return done(copied(order, story.definition, story.stored, codec))
 
 
+async def nothing_to_name() -> None: ...
+
+
+async def add_to(imports: PostgresImports, order: ImportOrder, *, size_bytes: int, name_outputs: Any = None) -> bool:
+    naming = name_outputs or nothing_to_name
+    return await imports.add(
+        order, b"digest", copy(order), size_bytes=size_bytes, kept_bytes_max=10, name_outputs=naming
+    )
+
+
+async def test_a_copy_whose_outputs_get_no_names_is_not_kept(database: postgres.Database) -> None:
+    url = database.url("coordinator")
+    reads, writer = Database(url, name="reads", connections=1), PgConnection(url, name="imports")
+    imports, order = PostgresImports(reads, writer), ORDER._replace(execution_id=id_of(NOW, 99), workspace="unnamed")
+
+    async def name_outputs() -> None:
+        raise DependencyUnavailable("the output store")
+
+    try:
+        with pytest.raises(DependencyUnavailable):
+            await add_to(imports, order, size_bytes=1, name_outputs=name_outputs)
+        assert await imports.earlier("unnamed", "same") is None
+        assert await add_to(imports, order, size_bytes=1)
+    finally:
+        await reads.close()
+        await writer.close()
+
+
 async def test_reads_go_on_while_copies_are_written(database: postgres.Database) -> None:
     """Each pool has one connection here, and the first copy waits for a lock."""
     url = database.url("coordinator")
@@ -48,10 +77,7 @@ async def test_reads_go_on_while_copies_are_written(database: postgres.Database)
     try:
         holding = asyncio.create_task(other.run(hold, seconds=60.0))
         await is_locked.wait()
-        adding = [
-            asyncio.create_task(imports.add(ORDER, b"digest", copy(), size_bytes=1, kept_bytes_max=10))
-            for _ in range(4)
-        ]
+        adding = [asyncio.create_task(add_to(imports, ORDER, size_bytes=1)) for _ in range(4)]
 
         async def waits() -> bool:
             return bool((await reads.fetch(WAITING))[0][0] == 1)
@@ -71,20 +97,26 @@ async def test_reads_go_on_while_copies_are_written(database: postgres.Database)
 async def test_the_copies_of_a_workspace_have_a_size_together(database: postgres.Database) -> None:
     url = database.url("coordinator")
     reads, writer = Database(url, name="reads", connections=1), PgConnection(url, name="imports")
-    imports, numbers = PostgresImports(reads, writer), itertools.count(1)
+    imports, numbers, named = PostgresImports(reads, writer), itertools.count(1), list[bool]()
+
+    async def name_outputs() -> None:
+        named.append(True)
 
     async def add(workspace: str, request_id: str, size_bytes: int) -> bool:
         order = ORDER._replace(execution_id=id_of(NOW, next(numbers)), workspace=workspace, request_id=request_id)
-        return await imports.add(order, b"digest", copy(order), size_bytes=size_bytes, kept_bytes_max=10)
+        named.clear()
+        return await add_to(imports, order, size_bytes=size_bytes, name_outputs=name_outputs)
 
     try:
         assert await add("full", "one", 6)
         with pytest.raises(ImportsFull):
             await add("full", "two", 5)
-        assert await imports.earlier("full", "two") is None, "nothing of it is kept"
+        assert (await imports.earlier("full", "two"), named) == (None, []), "nothing of it is kept"
         assert await add("full", "two", 4)
         assert await imports.kept_bytes("full") == 10
+        assert named
         assert not await add("full", "one", 6), "a repeat is answered with the copy that is there"
+        assert not named
         assert await add("another", "one", 10)
         assert await imports.kept_bytes("another") == 10
     finally:

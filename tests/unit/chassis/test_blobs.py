@@ -66,11 +66,42 @@ async def test_nothing_is_left_of_a_value_that_is_too_large_or_broken_off(tmp_pa
 
 async def test_nothing_is_left_of_a_value_that_is_not_the_one_that_was_announced(tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path)
+    digest = hashlib.sha256(b"value").hexdigest()
     with pytest.raises(BlobDiffers):
-        await blobs.put_parts(parts_of(b"other"), 7, *OWNED, sha256=hashlib.sha256(b"value").hexdigest())
+        async with blobs.unnamed(*OWNED) as unnamed:
+            await blobs.put_unnamed(unnamed, parts_of(b"other"), 7, sha256=digest)
     assert files_in(tmp_path) == []
-    ref = await blobs.put_parts(parts_of(b"value"), 7, *OWNED, sha256=hashlib.sha256(b"value").hexdigest())
+    async with blobs.unnamed(*OWNED) as unnamed:
+        ref = await blobs.put_unnamed(unnamed, parts_of(b"value"), 7, sha256=digest)
+        with pytest.raises(BlobMissing):
+            await blobs.get(ref, OWNER)
+        await blobs.name_all(unnamed)
+        await blobs.name_all(unnamed)
     assert await blobs.get(ref, OWNER) == b"value"
+    assert files_in(tmp_path) == [tmp_path / ref.key]
+
+
+async def test_values_that_were_removed_are_not_named(tmp_path: Path) -> None:
+    """Whoever names them may go on after those who sent them have gone."""
+    blobs = DirectoryBlobs(tmp_path)
+    async with blobs.unnamed(*OWNED) as unnamed:
+        await blobs.put_unnamed(unnamed, parts_of(b"v"), 1, sha256=hashlib.sha256(b"v").hexdigest())
+    with pytest.raises(BlobMissing):
+        await blobs.name_all(unnamed)
+    assert files_in(tmp_path) == []
+
+
+async def test_unnamed_values_of_a_process_that_died_are_swept_and_those_of_others_stay(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    async with blobs.unnamed(*OWNED) as unnamed:
+        ref = await blobs.put_unnamed(unnamed, parts_of(b"v"), 1, sha256=hashlib.sha256(b"v").hexdigest())
+        dead = tmp_path / ".writing" / "dead"
+        dead.mkdir()
+        (dead / "value").write_bytes(b"v")
+        assert await DirectoryBlobs(tmp_path).sweep() == 1
+        assert not dead.exists()
+        await blobs.name_all(unnamed)
+    assert await blobs.get(ref, OWNER) == b"v"
 
 
 async def test_nothing_is_left_of_a_value_whose_sender_goes_at_any_moment(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import pytest
 from services.chassis.blobs import DirectoryBlobs, blob_ref, month_of
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import SystemClock
-from services.coordinator.app.importing import ImportedCopy, ImportOrder
+from services.coordinator.app.importing import ImportedCopy, ImportOrder, ImportsFull
 from services.coordinator.app.replays import Replays
 from services.coordinator.core.recorded_rows import RowsHash, folded_rows, value_text
 from services.coordinator.core.values import OutputRef
@@ -52,8 +52,16 @@ class Copies:
         return self.kept
 
     async def add(
-        self, order: ImportOrder, digest: bytes, copy: ImportedCopy, *, size_bytes: int, kept_bytes_max: int
+        self,
+        order: ImportOrder,
+        digest: bytes,
+        copy: ImportedCopy,
+        *,
+        size_bytes: int,
+        kept_bytes_max: int,
+        name_outputs: Callable[[], Awaitable[None]],
     ) -> bool:
+        await name_outputs()
         self.added.append(copy)
         self.size_bytes = size_bytes
         return True
@@ -140,12 +148,30 @@ async def test_a_repeat_is_answered_although_there_is_no_room(tmp_path: Path) ->
         async def earlier(self, workspace: str, request_id: str) -> tuple[str, bytes] | None:
             return COPY_ID, self.digest
 
-        async def add(self, order: ImportOrder, digest: bytes, copy: ImportedCopy, **_: int) -> bool:
+        async def add(self, order: ImportOrder, digest: bytes, copy: ImportedCopy, **_: Any) -> bool:
             self.digest = digest
             return False
 
     made = await desk_of(Full(), tmp_path, 0).take(ORDER._replace(request_id="once"), HEADER, given(exported()))
     assert made == (COPY_ID, True)
+
+
+@pytest.mark.parametrize("fault", ["its end", "another file with its request id", "no room any more"])
+async def test_nothing_is_left_of_the_outputs_of_an_import_that_is_refused_after_they_came(
+    fault: str, tmp_path: Path
+) -> None:
+    class Refusing(Copies):
+        async def add(self, *_: Any, **__: Any) -> bool:
+            if fault == "no room any more":
+                raise ImportsFull
+            return False
+
+    parts = exported()
+    if fault == "its end":
+        parts[-1].end.recorded_hash = "another"
+    with pytest.raises(Refusal):
+        await desk_of(Refusing(), tmp_path).take(ORDER, HEADER, given(parts))
+    assert files_in(tmp_path) == []
 
 
 async def test_an_output_store_that_is_away_is_told_as_such(tmp_path: Path) -> None:
