@@ -26,6 +26,8 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 # A fork of a process with gRPC threads warns and can hang (docs/dependencies.md, grpcio).
 export GRPC_ENABLE_FORK_SUPPORT := 0
+# Compiled modules are kept, or each process that a test starts would take twice the CPU for its start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo up test test-long cover bench lint format protos protos-land clean
