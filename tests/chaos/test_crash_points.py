@@ -54,7 +54,7 @@ def points_of(service: str) -> list[str]:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("service", list(ARMED))
 async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(service: str, ledger: Path) -> None:
     points = points_of(service)
