@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from services.api.app import refusals
 from services.api.app.ports import ApiKeys, KeyRecord
 from services.api.app.refreshing_cache import RefreshingCache
-from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.identity.callers import CallerKind, Identity, KeyReader
 from services.chassis.process.clock import Clock
 
 TRUSTED_SECONDS: Final = 1.0
@@ -27,8 +27,8 @@ class _Known(NamedTuple):
     key: KeyRecord
 
 
-class Authenticator:
-    """The KeyReader of the gRPC server."""
+class Authenticator(KeyReader):
+    """That of the gRPC server."""
 
     def __init__(self, keys: ApiKeys, clock: Clock) -> None:
         self._keys = keys
@@ -37,15 +37,12 @@ class Authenticator:
             self._read, clock, trusted_seconds=TRUSTED_SECONDS, entries_max=CACHED_MAX
         )
 
+    def known(self, key: str) -> Identity | None:
+        known = self._known.known(_hash_of(key))
+        return None if known is None else self._owner(known)
+
     async def identify(self, key: str) -> Identity:
-        if len(key) > KEY_CHARACTERS_MAX:
-            raise refusals.key_invalid()
-        key_hash = hashlib.sha256(key.encode("utf-8", "replace")).digest()
-        # Only hashes are looked up, so the time of the search tells nothing about a key.
-        known = await self._known.get(key_hash)
-        if self._has_expired(known.key):
-            raise refusals.key_expired()
-        return known.identity
+        return self._owner(await self._known.get(_hash_of(key)))
 
     async def record_of(self, key_hash: bytes) -> KeyRecord | None:
         """The record of a key that another service was given. It is not cached here, because that service caches it."""
@@ -58,6 +55,11 @@ class Authenticator:
     def forget_all(self) -> None:
         self._known.forget_all()
 
+    def _owner(self, known: _Known) -> Identity:
+        if self._has_expired(known.key):
+            raise refusals.key_expired()
+        return known.identity
+
     def _has_expired(self, key: KeyRecord) -> bool:
         return key.expire_time is not None and key.expire_time <= self._clock.now()
 
@@ -68,6 +70,13 @@ class Authenticator:
         kind = _KINDS.get(key.role, CallerKind.MEMBER)
         role = key.role if kind is CallerKind.MEMBER else ""
         return _Known(Identity(kind, key.key_id, key.workspace, role, key.title), key)
+
+
+def _hash_of(key: str) -> bytes:
+    """Only hashes are looked up, so the time of the search tells nothing about a key."""
+    if len(key) > KEY_CHARACTERS_MAX:
+        raise refusals.key_invalid()
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
 def _is_good(key: KeyRecord) -> bool:

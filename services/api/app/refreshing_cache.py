@@ -35,19 +35,20 @@ class RefreshingCache(Generic[Key, Cached]):
         self._entries: OrderedDict[Key, _Entry[Cached]] = OrderedDict()
         self._reading: dict[Key, asyncio.Task[Cached]] = {}
 
-    async def get(self, key: Key) -> Cached:
+    def known(self, key: Key) -> Cached | None:
+        """The value, if it need not be read first."""
         entry = self._entries.get(key)
-        if entry is not None:
-            age = self._clock.monotonic() - entry.read_at
-            if age <= self._trusted_seconds / 2:
-                return entry.value
-            reading = self._read_again(key)
-            if age <= self._trusted_seconds:
-                return entry.value
-        else:
-            reading = self._read_again(key)
+        if entry is None:
+            return None
+        age = self._clock.monotonic() - entry.read_at
+        if age > self._trusted_seconds / 2:
+            self._read_again(key)
+        return entry.value if age <= self._trusted_seconds else None
+
+    async def get(self, key: Key) -> Cached:
+        known = self.known(key)
         # The read is shared, so a caller that is cancelled must not cancel it.
-        return await asyncio.shield(reading)
+        return await asyncio.shield(self._read_again(key)) if known is None else known
 
     def forget(self, key: Key) -> None:
         self._entries.pop(key, None)

@@ -86,7 +86,9 @@ class Starting:
         return math.inf if remaining is None else self._clock.monotonic() + remaining - ANSWER_SECONDS
 
     async def one(self, request: StartRequest, trace: TraceContext, answer_by: float) -> Response:
-        (begun,) = await self._recalled([await self._begin(request, trace)])
+        begun: _Begun | _Refused | Exception = await self._begin(request, trace)
+        if isinstance(begun, _Refused):
+            (begun,) = await self._recalled([begun])
         if isinstance(begun, Exception):
             raise begun
         return await self._end(begun, answer_by)

@@ -19,7 +19,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -44,7 +44,9 @@ log = logger(__name__)
 RpcCall: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = Callable[[Any, RpcCall], Coroutine[Any, Any, Any]]
 # Reads the next message of a call, or EOF.
-ReadRequest: TypeAlias = Callable[[RpcCall], Coroutine[Any, Any, Any]]
+ReadRequest: TypeAlias = Callable[[RpcCall], Awaitable[Any]]
+# Runs a call of the caller with this key, if it has one.
+Work: TypeAlias = Callable[[Any, RpcCall, str | None], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
 # The key of a call that may take longer than this is checked again while it lasts.
 LONG_SECONDS: Final = 30.0
@@ -116,7 +118,7 @@ class Guard:
         rule = self._rules.get(method)
         if rule is None:
             raise LookupError(f"{method} has no rule: say who may call it, or do not serve it")
-        behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        behaviour: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
         assert handler.request_deserializer is not None
@@ -131,21 +133,24 @@ class Guard:
             refuses_nul=handler.request_streaming and not rule.judges_text,
             items_max=rule.items_max,
         )
-        requested = functools.partial(_requested, decoded, searches_text=not rule.judges_text)
-        is_long = not rule.is_open and (rule.seconds_max is None or rule.seconds_max > LONG_SECONDS)
         read = self._reader(method, rule)
         serialize = handler.response_serializer
+        finish: Callable[[Any], Any] = _unchanged
         if handler.request_streaming:
             work = _work_on_stream(behaviour, read)
         elif rule.is_open:
-            # Its answers are small.
-            work = _work(_streaming(behaviour), requested, read, None)
+            # Its messages are small.
+            work = _work(_streaming(behaviour), decoded, read, rule, hold=_unchanged)
         else:
-            if handler.response_streaming and not inspect.isasyncgenfunction(behaviour):
-                raise TypeError(f"{method} writes its answers itself: it has to yield them")
             assert serialize is not None
-            answer = self._answering(behaviour, serialize)
-            work = _work(answer, requested, self._holding(read), self._long_calls if is_long else None)
+            if handler.response_streaming:
+                if not inspect.isasyncgenfunction(behaviour):
+                    raise TypeError(f"{method} writes its answers itself: it has to yield them")
+                behaviour = self._writing(behaviour, serialize)
+            else:
+                finish = self._answering(serialize)
+            long_calls = self._long_calls if rule.seconds_max is None or rule.seconds_max > LONG_SECONDS else None
+            work = _work(behaviour, decoded, read, rule, hold=self._hold_request, long_calls=long_calls)
             # The answers are bytes already, so that their size is known.
             serialize = None
         is_unary = not (handler.request_streaming or handler.response_streaming)
@@ -155,16 +160,23 @@ class Guard:
             else grpc.stream_unary_rpc_method_handler
         )
         return make(
-            self._guarded(method, work, rule, is_unary=is_unary),
+            self._guarded(method, work, rule, finish, is_unary=is_unary),
             request_deserializer=decoded if handler.request_streaming else None,
             response_serializer=serialize,
         )
 
-    def _answering(self, behaviour: Any, serialize: Callable[[Any], bytes]) -> Handler:
-        """Runs a handler of one request. A single answer is returned as bytes; those of a stream are written."""
+    def _answering(self, serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+        """The bytes of a single answer, for which room is taken."""
 
-        async def answer(request: Any, context: RpcCall) -> bytes:
-            return serialize(await behaviour(request, context))
+        def finish(answer: Any) -> bytes:
+            raw = serialize(answer)
+            self._held_answers.hold(held_by_answer(raw), callers.caller())
+            return raw
+
+        return finish
+
+    def _writing(self, behaviour: Any, serialize: Callable[[Any], bytes]) -> Handler:
+        """Runs a handler that yields its answers, and writes them."""
 
         async def write_all(request: Any, context: RpcCall) -> None:
             who = callers.caller()
@@ -179,9 +191,9 @@ class Guard:
                         with self._held_answers.held(held_by_answer(raw), who.tenant):
                             await context.write(raw)
 
-        return write_all if inspect.isasyncgenfunction(behaviour) else answer
+        return write_all
 
-    def _guarded(self, method: str, work: Handler, rule: Rule, *, is_unary: bool) -> Handler:
+    def _guarded(self, method: str, work: Work, rule: Rule, finish: Callable[[Any], Any], *, is_unary: bool) -> Handler:
         seconds, streams = _seconds.labels(method), _streams.labels(method)
 
         async def call(requests: Any, context: RpcCall) -> Any:
@@ -192,11 +204,11 @@ class Guard:
                 streams.inc()
             try:
                 try:
-                    served = await self._admit(context, method, rule)
+                    served, key = await self._admit(context, method, rule)
                     if _has_time(context, rule.seconds_max):
-                        return self._held(await work(requests, context))
-                    late = asyncio.create_task(work(requests, context))
-                    return self._held(await _within(late, rule.seconds_max))
+                        return finish(await work(requests, context, key))
+                    late = asyncio.create_task(work(requests, context, key))
+                    return finish(await _within(late, rule.seconds_max))
                 except grpc.aio.AbortError as aborted:
                     # A handler of a library has called abort itself, or the request did not arrive.
                     code = getattr(context.code(), "name", "UNKNOWN")
@@ -231,51 +243,31 @@ class Guard:
 
         return call
 
-    def _held(self, answer: Any) -> Any:
-        """The single answer of a call, for which room has been taken."""
-        if isinstance(answer, bytes) and (who := callers.caller()).kind is not CallerKind.SERVICE:
-            self._held_answers.hold(held_by_answer(answer), who.tenant)
-        return answer
-
     def _reader(self, method: str, rule: Rule) -> ReadRequest:
         if rule.is_open:
-            return self._read_open(method)
+            return lambda context: self._open_requests.read(context, method, address_of(context))
 
-        async def read(context: RpcCall) -> Any:
+        def read(context: RpcCall) -> Awaitable[Any]:
             who = callers.caller()
             if who.kind is CallerKind.SERVICE:
-                return await context.read()
-            return await self._key_requests.read(context, method, who.tenant)
+                return context.read()
+            return self._key_requests.read(context, method, who.tenant)
 
         return read
 
-    def _read_open(self, method: str) -> ReadRequest:
-        async def read(context: RpcCall) -> Any:
-            return await self._open_requests.read(context, method, address_of(context))
+    def _hold_request(self, raw: bytes) -> None:
+        """Take room for a single request."""
+        self._held_requests.hold(held_by_request(raw), callers.caller())
 
-        return read
-
-    def _holding(self, read: ReadRequest) -> ReadRequest:
-        """Reads the single request of a call, and takes room for it."""
-
-        async def read_and_hold(context: RpcCall) -> Any:
-            raw = await read(context)
-            who = callers.caller()
-            if raw is not grpc.aio.EOF and who.kind is not CallerKind.SERVICE:
-                self._held_requests.hold(held_by_request(raw), who.tenant)
-            return raw
-
-        return read_and_hold
-
-    async def _admit(self, context: RpcCall, method: str, rule: Rule) -> tracing.ServedCall | None:
-        """Identify the caller and count the call, or refuse it. Returns its trace, if it has one."""
-        key = service = traceparent = None
+    async def _admit(self, context: RpcCall, method: str, rule: Rule) -> tuple[tracing.ServedCall | None, str | None]:
+        """Identify the caller and count the call, or refuse it. Returns its trace and its key, if it has them."""
+        authorization = service = traceparent = key = None
         for name, value in context.invocation_metadata() or ():
             if name == "authorization":
-                if key is not None and not rule.is_open:
+                if authorization is not None and not rule.is_open:
                     # The key of a long call is looked at again (long_calls.py), so there must be no doubt which it is.
                     raise Refusal("KEY_INVALID", "send one key: the metadata has more than one `authorization`")
-                key = str(value)
+                authorization = str(value)
             elif name == SERVICE_CREDENTIAL_KEY:
                 service = str(value)
             elif name == tracing.TRACEPARENT:
@@ -284,22 +276,30 @@ class Guard:
             identity = callers.ANONYMOUS
             self._open_calls.count_open(address_of(context))
         else:
+            if authorization is not None:
+                key = self._key_in(authorization)
             identity = await self._identify(context, key, service)
             if not rule.allows(identity):
                 raise _not_allowed(method, rule, identity)
             if identity.kind is not CallerKind.SERVICE:
                 self._open_calls.count(identity)
         callers.set_caller(identity)
-        return self._trace(traceparent, rule)
+        return self._trace(traceparent, rule), key
+
+    def _key_in(self, authorization: str) -> str:
+        if self._keys is None or authorization[: len(_BEARER)].lower() != _BEARER:
+            raise Refusal("KEY_INVALID", "this service does not know the key in the authorization")
+        return authorization[len(_BEARER) :].strip()
 
     async def _identify(self, context: RpcCall, key: str | None, service: str | None) -> Identity:
         if key is not None:
-            if self._keys is None or key[: len(_BEARER)].lower() != _BEARER:
-                raise Refusal("KEY_INVALID", "this service does not know the key in the authorization")
+            assert self._keys is not None
+            if (known := self._keys.known(key)) is not None:
+                return known
             address = address_of(context)
             self._open_calls.begin_lookup(address)
             try:
-                return await self._keys.identify(key[len(_BEARER) :].strip())
+                return await self._keys.identify(key)
             finally:
                 self._open_calls.end_lookup(address)
         if service is not None:
@@ -356,7 +356,7 @@ def _bytes_max(rule: Rule, server_bytes_max: int) -> int:
     return server_bytes_max if rule.bytes_max is None else min(server_bytes_max, rule.bytes_max)
 
 
-def _work_on_stream(behaviour: Any, read: ReadRequest) -> Handler:
+def _work_on_stream(behaviour: Any, read: ReadRequest) -> Work:
     """Runs a handler of a stream of requests. It gets an iterator, for whose messages the time of a request holds. A
     handler that keeps to times of its own reads from the context instead.
     """
@@ -366,35 +366,33 @@ def _work_on_stream(behaviour: Any, read: ReadRequest) -> Handler:
         while (request := await read(context)) is not grpc.aio.EOF:
             yield request
 
-    async def work(_: Any, context: RpcCall) -> Any:
+    async def work(_: Any, context: RpcCall, key: str | None) -> Any:
         return await answer(requests(context), context)
 
     return work
 
 
-async def _requested(decoded: Callable[[bytes], Any], raw: bytes, *, searches_text: bool) -> Any:
-    """The single request of a call, from its bytes."""
-    request = decoded(raw)
-    if searches_text:
-        await search_nul(request, raw)
-    validate(request)
-    return request
-
-
 def _work(
     answer: Handler,
-    requested: Callable[[bytes], Coroutine[Any, Any, Any]],
+    decoded: Callable[[bytes], Any],
     read: ReadRequest,
-    long_calls: LongCalls | None,
-) -> Handler:
-    """Reads the single request, and runs the handler."""
+    rule: Rule,
+    *,
+    hold: Callable[[bytes], object],
+    long_calls: LongCalls | None = None,
+) -> Work:
+    """Reads the single request, takes room for it with `hold`, and runs the handler."""
 
-    async def work(_: Any, context: RpcCall) -> Any:
+    async def work(_: Any, context: RpcCall, key: str | None) -> Any:
         raw = await read(context)
         if raw is grpc.aio.EOF:
             raise Refusal("INVALID_REQUEST", "the call ended without a request")
-        request = await requested(raw)
-        if long_calls is not None and (key := _key(context)) is not None:
+        hold(raw)
+        request = decoded(raw)
+        if not rule.judges_text:
+            await search_nul(request, raw)
+        validate(request)
+        if long_calls is not None and key is not None:
             return await long_calls.run(key, answer(request, context))
         return await answer(request, context)
 
@@ -412,11 +410,8 @@ def _streaming(behaviour: Any) -> Handler:
     return write_all if inspect.isasyncgenfunction(behaviour) else behaviour
 
 
-def _key(context: RpcCall) -> str | None:
-    for name, value in context.invocation_metadata() or ():
-        if name == "authorization":
-            return str(value)[len(_BEARER) :].strip()
-    return None
+def _unchanged(message: Any) -> Any:
+    return message
 
 
 def _has_time(context: RpcCall, seconds_max: float | None) -> bool:

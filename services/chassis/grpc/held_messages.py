@@ -18,6 +18,7 @@ from typing import Final
 from services.chassis.grpc.errors import QuotaViolation, Refusal
 from services.chassis.grpc.limits import KIBIBYTE
 from services.chassis.grpc.shares import Shares
+from services.chassis.identity.callers import CallerKind, Identity
 
 # What holds less is not counted. All calls of a server together hold less in such messages than in the others.
 _UNCOUNTED_BYTES_MAX: Final = 4 * KIBIBYTE
@@ -48,10 +49,11 @@ class HeldMessages:
         self._reason = reason
         self._what = what
 
-    def hold(self, held_bytes: int, owner: str) -> None:
-        """Take room until the present task is done, or raise a Refusal."""
-        if held_bytes <= _UNCOUNTED_BYTES_MAX:
+    def hold(self, held_bytes: int, who: Identity) -> None:
+        """Take room for this caller until the present task is done, or raise a Refusal."""
+        if held_bytes <= _UNCOUNTED_BYTES_MAX or who.kind is CallerKind.SERVICE:
             return
+        owner = who.tenant
         places = self._take(held_bytes, owner)
         task = asyncio.current_task()
         assert task is not None

@@ -2,9 +2,9 @@
 
 A call with a key takes a place of its key and of its workspace (shares.py): of all places a workspace alone gets at
 most half, and a key a third. Its address does not count, because the callers behind one proxy share an address; only
-while the key is looked up, it takes a place of its address. A call without a key takes a place of its address for as
-long as it lasts. All methods that need no key share their places, because each such call may hold memory of a request.
-Our own services are not counted.
+while a key that is not known here is looked up, its call takes a place of its address. A call without a key takes a
+place of its address for as long as it lasts. All methods that need no key share their places, because each such call
+may hold memory of a request. Our own services are not counted.
 
 Hazard: a call counts until gRPC is done with it. A caller that does not read the answer keeps the call open after its
 handler has ended.
@@ -44,7 +44,7 @@ class OpenCalls:
         _when_done(lambda _: self._open.give_back(address))
 
     def begin_lookup(self, address: str) -> None:
-        """Count a call whose key is about to be looked up, until `end_lookup`. A cached key is found at once."""
+        """Count a call whose key is about to be looked up, until `end_lookup`."""
         if not self._unknown.take(address):
             raise Refusal("OPEN_CALLS_EXCEEDED", "too many keys are being looked up, or too many for your address")
 

@@ -46,7 +46,7 @@ class _Read:
     came: float
     since: float
     # The places among which it has its own.
-    places: Turns | Shares
+    places: Shares
 
 
 def _no_place() -> Refusal:

@@ -11,21 +11,17 @@ import asyncio
 from services.chassis.grpc.shares import Shares
 
 
-class Turns:
-    """The places of one event loop."""
+class Turns(Shares):
+    """The places of one event loop. `take` takes one that is free at once."""
 
     def __init__(self, places: int) -> None:
-        self._places = Shares(places)
+        super().__init__(places)
         # The turns of each owner, with the time since which they are waited for, in the order in which they came.
         self._waiting: dict[str, dict[asyncio.Future[bool], float]] = {}
 
     @property
     def is_waited_for(self) -> bool:
         return bool(self._waiting)
-
-    def take(self, owner: str) -> bool:
-        """Take a place that is free at once."""
-        return self._places.take(owner)
 
     async def wait(self, owner: str) -> bool:
         """Take the next place of this owner. False: `end_late` has ended the wait."""
@@ -41,11 +37,11 @@ class Turns:
         finally:
             self._forget(owner, turn)
 
-    def give_back(self, owner: str) -> None:
-        self._places.give_back(owner)
+    def give_back(self, owner: str, *, places: int = 1) -> None:
+        super().give_back(owner, places=places)
         for each in list(self._waiting):
-            if self._places.take(each) and not self._call(each):
-                self._places.give_back(each)
+            if self.take(each) and not self._call(each):
+                super().give_back(each)
 
     def end_late(self, since: float, *, most: int) -> None:
         """End waits that began before, at most so many."""

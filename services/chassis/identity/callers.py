@@ -74,6 +74,10 @@ def set_caller(identity: Identity) -> None:
 
 
 class KeyReader(Protocol):
+    def known(self, key: str) -> Identity | None:
+        """The owner of this key, if nobody has to be asked. Raises a Refusal like `identify`."""
+        return None
+
     async def identify(self, key: str) -> Identity:
         """The owner of this key. Raises a Refusal (KEY_INVALID, KEY_EXPIRED) when there is none."""
         ...

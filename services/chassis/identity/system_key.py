@@ -21,8 +21,8 @@ from services.chassis.process.naming import KEY_PREFIX
 _KEY: Final = re.compile(rf"{KEY_PREFIX}_(?!{CallerKind.SYSTEM.value}_)[a-z]+_[0-9a-f]{{64}}")
 
 
-class SystemKey:
-    """A KeyReader. `others` reads all other keys, if it is given."""
+class SystemKey(KeyReader):
+    """`others` reads all other keys, if it is given."""
 
     def __init__(self, hash_file: Path | None, others: KeyReader | None = None) -> None:
         """The file holds the SHA-256 of the key in hexadecimal. None: the system key is not recognised."""

@@ -17,7 +17,7 @@ import orjson
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
-from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.identity.callers import CallerKind, Identity, KeyReader
 from services.chassis.identity.named_tokens import NamedTokens
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
@@ -122,9 +122,8 @@ class CatalogDefinitions:
         return version
 
 
-class CatalogKeys:
-    """Implements the guard's KeyReader. It identifies keys of every role, so that all but RUNNER keys are refused for
-    their role."""
+class CatalogKeys(KeyReader):
+    """It identifies keys of every role, so that all but RUNNER keys are refused for their role."""
 
     def __init__(self, replicas: ApiReplicas, clock: Clock) -> None:
         self._replicas = replicas

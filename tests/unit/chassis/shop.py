@@ -18,7 +18,16 @@ from services.chassis.grpc.client import Channel, ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, RemoteError, Violation, remote_error
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import GrpcServer
-from services.chassis.identity.callers import CallerKind, Identity, Rule, ServiceCredential, caller, members, services
+from services.chassis.identity.callers import (
+    CallerKind,
+    Identity,
+    KeyReader,
+    Rule,
+    ServiceCredential,
+    caller,
+    members,
+    services,
+)
 from services.chassis.telemetry.tracing import present_trace
 
 _HERE = Path(__file__).parent
@@ -58,7 +67,7 @@ LARGE = "x" * 100_000
 SECRET = b"the secret of the whole shop"
 
 
-class KeyRing:
+class KeyRing(KeyReader):
     """Knows three keys; cannot reach its own store for a fourth."""
 
     async def identify(self, key: str) -> Identity:

@@ -16,7 +16,7 @@ from services.chassis.grpc import long_calls
 from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.limits import ServerLimits
 from services.chassis.grpc.long_calls import LongCalls
-from services.chassis.identity.callers import Identity, members
+from services.chassis.identity.callers import Identity, KeyReader, members
 from tests.support.probe import until
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused
 
@@ -113,7 +113,7 @@ async def test_a_failed_call_leaves_nothing_in_memory(
 async def test_calls_that_end_with_their_key_leave_nothing_in_memory(
     failures: Failures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Revoked:
+    class Revoked(KeyReader):
         async def identify(self, key: str) -> Identity:
             raise Refusal("KEY_INVALID", "it was revoked")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.chassis.grpc.errors import Refusal
-from services.chassis.identity.callers import ANONYMOUS, CallerKind, Identity
+from services.chassis.identity.callers import ANONYMOUS, CallerKind, Identity, KeyReader
 from services.chassis.identity.system_key import SystemKey, hash_of
 
 SYSTEM = "wl_system_" + 64 * "5"
@@ -41,7 +41,7 @@ async def test_nobody_is_the_operator_where_no_hash_is_known() -> None:
 
 
 async def test_other_keys_are_looked_up_where_they_are_known(hash_file: Path) -> None:
-    class Others:
+    class Others(KeyReader):
         async def identify(self, key: str) -> Identity:
             return Identity(CallerKind.RUNNER, key)
 
