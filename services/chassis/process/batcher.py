@@ -41,23 +41,18 @@ class Level:
         if not self._is_set:
             if self._waiter is not None and not self._waiter.done():
                 raise RuntimeError("a level has one waiter, and another task waits already")
-            await self._wait_for_set(poll_seconds)
+            loop = asyncio.get_running_loop()
+            waiter = self._waiter = loop.create_future()
+            # A timer that completes the future needs no cancellation and no second task, as wait_for would.
+            poll = None if poll_seconds is None else loop.call_later(poll_seconds, _complete, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if poll is not None:
+                    poll.cancel()
         was_set, self._is_set = self._is_set, False
         return was_set
-
-    async def _wait_for_set(self, poll_seconds: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        # A timer that completes the future needs no cancellation and no second task, as wait_for would.
-        poll = None
-        if poll_seconds is not None:
-            poll = loop.call_later(poll_seconds, _complete, waiter)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            if poll is not None:
-                poll.cancel()
 
 
 def _complete(waiter: asyncio.Future[None]) -> None:
