@@ -22,6 +22,8 @@ from psycopg.pq import Format
 _NULL: Final = b"\xff\xff\xff\xff"
 _HEADER: Final = struct.Struct("!iiIii")  # dimensions, has NULLs, type of elements, length, lower bound
 _LENGTH: Final = struct.Struct("!i")
+# That of short values, which are nearly all.
+_SHORT_LENGTHS: Final = tuple(_LENGTH.pack(length) for length in range(256))
 _EMPTY: Final = struct.Struct("!iiI")
 _POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -68,8 +70,10 @@ def _texts(items: Sequence[str | None]) -> list[bytes]:
 
 
 def _bytes(items: Sequence[bytes | None]) -> list[bytes]:
-    prefix = _LENGTH.pack
-    return [_NULL if item is None else prefix(len(item)) + item for item in items]
+    short, prefix = _SHORT_LENGTHS, _LENGTH.pack
+    return [
+        _NULL if item is None else (short[size] if (size := len(item)) < 256 else prefix(size)) + item for item in items
+    ]
 
 
 def _fixed(form: str) -> Callable[[Sequence[Any]], list[bytes]]:

@@ -106,12 +106,11 @@ class Assigner:
         executions = sum(map(len, self._queues.values()))
         if executions >= _COUNTED_MAX:
             return executions
-        return sum(
-            len(owned.execution.ready)
-            for queue in self._queues.values()
-            for owned in queue
-            if owned.execution is not None
-        )
+        works = 0
+        for queue in self._queues.values():
+            for owned in queue:
+                works += len(owned.execution.ready) if owned.execution is not None else 0
+        return works
 
     @property
     def is_idle(self) -> bool:

@@ -73,6 +73,7 @@ class PendingAppend:
         self.time: Instant = 0
         self.events: list[Event] = []
         self.encoded: list[bytes] = []
+        self.encoded_bytes = 0
         self.effects: list[Effect] = []
         # New and changed runs, by number.
         self.runs: dict[int, Run] = {}
@@ -99,7 +100,6 @@ class PendingAppend:
         """Decides inputs until their events have about `room` bytes, at least one input. Returns the bytes."""
         inbox, self.owned.inbox = self.owned.inbox, []
         self.inputs = inbox
-        size = counted = 0
         for place, (command, source) in enumerate(inbox, 1):
             if isinstance(command, Adopt):
                 # The effects that the last holder may have left undone are repeated.
@@ -110,13 +110,10 @@ class PendingAppend:
             refusal = self.apply(command, now)
             if source.session is not None or source.message_id:
                 self.answers.append((source, refusal))
-            while counted < len(self.encoded):
-                size += len(self.encoded[counted])
-                counted += 1
-            if size >= room and place < len(inbox):
+            if self.encoded_bytes >= room and place < len(inbox):
                 self.inputs, self.owned.inbox = inbox[:place], inbox[place:]
                 break
-        return size
+        return self.encoded_bytes
 
     def _note_outcome(self, report: ReportOfEnd) -> None:
         """Before the report is applied, because only a live run has an outcome. An open circuit that the module found
@@ -143,7 +140,9 @@ class PendingAppend:
         decision = handle(execution, command, now)
         self.events += decision.events
         for event in decision.events:
-            self.encoded.append(self.codec.encode_event(event))
+            encoded = self.codec.encode_event(event)
+            self.encoded.append(encoded)
+            self.encoded_bytes += len(encoded)
             self.effects += effects(execution, event)
             if number := getattr(event, "run", 0):
                 self.runs[number] = execution.runs[number - 1]

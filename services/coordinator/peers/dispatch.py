@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final
 
 from services.chassis.grpc.timestamps import micros_of, put_micros
@@ -36,6 +37,7 @@ log = logger(__name__)
 _SENDERS_MAX: Final = 10_000
 
 _ORIGIN_FIELDS: Final = tuple(field.name for field in fields(Origin))
+_origin_values: Final = attrgetter(*_ORIGIN_FIELDS)
 
 # Reads a run's report that another coordinator put into the mailbox.
 ReadReport = Callable[[bytes], Command | None]
@@ -244,7 +246,7 @@ def _pause_at_start(messages: Sequence[ReceivedMessage]) -> Pause | None:
 
 def _origin(order: StartOrder) -> Origin:
     """The message and the value have the same field names, so that a new field needs no line here."""
-    values = {name: getattr(order, name) for name in _ORIGIN_FIELDS}
+    values = dict(zip(_ORIGIN_FIELDS, _origin_values(order), strict=True))
     values["input"] = order.input or b"{}"
     values["labels"] = tuple(sorted(order.labels.items()))
     values["create_time"] = micros_of(order.create_time)
