@@ -228,7 +228,7 @@ async def test_a_callers_own_deadline_holds(counter: Counter) -> None:
 
 async def test_a_call_that_is_cancelled_leaves_the_service_well(counter: Counter) -> None:
     stub = counter.stub(bearer="admin")
-    call, chat = stub.Buy(counter.order("slow")), stub.Chat()
+    call, chat = asyncio.create_task(stub.Buy(counter.order("slow"))), stub.Chat()
     await chat.write(counter.order())
     await chat.read()
     for each in (call, chat):
