@@ -25,6 +25,7 @@ from services.runner.core.failures import Failure, FailureClass, class_named, of
 from services.runner.core.job import (
     AttemptOutcome,
     Deferred,
+    EncodedOutput,
     Job,
     OutputMissing,
     Released,
@@ -306,6 +307,8 @@ def _encoded(returned: Any) -> Succeeded:
     branch = ""
     if isinstance(returned, Branch):
         branch, returned = _label(returned.label), returned.output
+    if isinstance(returned, EncodedOutput):
+        return Succeeded(returned.json, branch)
     return Succeeded(encoded(returned, "the returned value", "OUTPUT_NOT_JSON"), branch)
 
 

@@ -106,6 +106,14 @@ class Succeeded:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedOutput:
+    """A built-in module may return its output as JSON that it has checked as `windlass.sdk.encoding` does. To search
+    some megabytes again would keep the interpreter from all other threads for milliseconds."""
+
+    json: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """The run was handed back. No attempt is charged."""
 

@@ -11,9 +11,12 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from services.rendering.bodies import SMALL_BYTES_MAX
+from services.runner.app import attempt
 from services.runner.app.modules import http_request
 from services.runner.core.job import Succeeded
 from tests.support.runner_bench import Bench, a_job
+from windlass.sdk.encoding import encoded
 
 TOLD = {"type": "Content-Type", "traceparent": "traceparent"}
 
@@ -100,3 +103,25 @@ async def test_a_header_that_is_no_text_does_not_cost_the_answer(tmp_path: Any) 
 def test_runner_loads_no_http_client_before_its_first_request() -> None:
     program = "import sys, services.runner.wiring; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("copies", "times"), [(1, 1), (SMALL_BYTES_MAX, 0)])
+async def test_what_the_child_has_checked_is_not_searched_again(
+    tmp_path: Any, copies: int, times: int, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[Any] = []
+
+    def noted(value: Any, name: str, error_type: str) -> bytes:
+        searched.append(value)
+        return encoded(value, name, error_type)
+
+    monkeypatch.setattr(attempt, "encoded", noted)
+    text = "[null" * copies
+    bench = Bench(tmp_path)
+    outcome = await bench.outcome(a_job("http.request@1", config={"url": url, "method": "POST", "body": text}))
+    bench.close()
+    assert isinstance(outcome, Succeeded), outcome
+    output = outcome.output
+    raw = output if isinstance(output, bytes) else await bench.outputs.get(output)
+    assert orjson.loads(raw)["body"]["body"] == text
+    assert len(searched) == times

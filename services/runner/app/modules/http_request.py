@@ -38,9 +38,9 @@ from services.runner.app.modules.guarded_sockets import AddressDenied, GuardedSo
 from services.runner.app.modules.sent_secrets import SentSecrets
 from services.runner.core.egress import Egress
 from services.runner.core.failures import FailureClass, of_status, seconds_asked
+from services.runner.core.job import EncodedOutput
 from windlass.definition.targets import http_target
 from windlass.sdk import Context, Module, ModuleError, ModuleTimeout, PermanentError, TransientError
-from windlass.sdk.registry import Returned
 
 if TYPE_CHECKING:
     import aiohttp
@@ -119,14 +119,14 @@ def module(egress: Egress, read_large: ReadLarge) -> Module:
             fault = "the answer is nested too deep, or takes too much memory or time to be read"
             raise PermanentError(fault, type="HTTP_ANSWER_TOO_LARGE") from None
 
-    async def request(ctx: Context, _inputs: Any, config: Any) -> Returned:
+    async def request(ctx: Context, _inputs: Any, config: Any) -> Any:
         requested = _request(ctx, config, GuardedSockets(egress), body)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(requested, _loop_of_requests()))
 
     return Module("http.request@1", request, idempotent=False, is_async=True, inline=False)
 
 
-async def _request(ctx: Context, config: Any, sockets: GuardedSockets, read: Reader) -> Returned:
+async def _request(ctx: Context, config: Any, sockets: GuardedSockets, read: Reader) -> dict[str, Any] | EncodedOutput:
     # Imported at the first request: it costs a third of a runner's start, and many runners never need it.
     import aiohttp
 
@@ -166,7 +166,9 @@ def _host(url: str) -> str:
         return "the host"
 
 
-async def _answer(ctx: Context, config: Any, url: str, host: str, sockets: GuardedSockets, read: Reader) -> Returned:
+async def _answer(
+    ctx: Context, config: Any, url: str, host: str, sockets: GuardedSockets, read: Reader
+) -> dict[str, Any] | EncodedOutput:
     import aiohttp
     from yarl import URL
 
@@ -198,12 +200,14 @@ async def _answer(ctx: Context, config: Any, url: str, host: str, sockets: Guard
             if (failure_class := of_status(answer.status)) is not None:
                 said = SentSecrets(target, own_headers).withheld_from(raw, codec_of(_content_type(answer)))
                 raise _error(answer, failure_class, f"{host} answered HTTP {answer.status}: {said}")
-    return {
+    output = {
         "status": answer.status,
         # Bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold.
         "headers": {k.lower(): v.encode("utf-8", "replace").decode() for k, v in answer.headers.items()},
         "body": await read(raw, _content_type(answer)),
     }
+    # The child has checked a large body, and nothing else of the output can be wrong.
+    return EncodedOutput(orjson.dumps(output)) if isinstance(output["body"], orjson.Fragment) else output
 
 
 class _Headers:
