@@ -342,4 +342,4 @@ def _wanting(owned: OwnedExecution, requirement: Requirement) -> Iterator[Work]:
 
 def _needs(work: Work) -> RunnerNeeds:
     needs = work.node.runner_needs
-    return needs if work.rendered is None else needs._replace(renders=work.is_templated)
+    return needs if work.rendered is None else needs._replace(is_templated=work.is_templated)

@@ -53,9 +53,9 @@ class RunnerNeeds(NamedTuple):
 
     module: str
     labels: tuple[tuple[str, str], ...]
-    # It renders templates.
-    renders: bool
-    # It evaluates an expression after the work.
+    # It has to render templates.
+    is_templated: bool
+    # It has to evaluate an expression after the work.
     has_until: bool
 
 
