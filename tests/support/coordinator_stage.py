@@ -35,6 +35,7 @@ from services.coordinator.wiring import CoordinatorService
 from services.runner.wiring import RECONNECTS
 from tests.support.holder_owner import HolderOwner
 from tests.support.lease_hop import Addresses, ServerOwner
+from tests.support.live_sessions import live_sessions
 from tests.support.probe import eventually as probe_until
 from tests.support.running_services import RunningService, started
 from tests.support.session_store import MemorySessionStore
@@ -363,7 +364,7 @@ class Stage:
         self.holders.append(runner.holder)
         runner.attach(address)
         self.spawn(runner.holder.run(runner.addresses.changes()))
-        await eventually(lambda: runner.holder.sessions_live)
+        await eventually(lambda: live_sessions(runner.holder))
         return runner
 
     async def with_runner(self, replica: str = "0", *, is_silent: bool = False, **more: Any) -> tuple[Any, StageRunner]:
@@ -399,7 +400,7 @@ class Stage:
     async def attach_also(self, runner: StageRunner, address: str) -> None:
         """Attach a runner that has a coordinator to a second one."""
         runner.attach(address)
-        await eventually(lambda: runner.holder.sessions_live == len(runner.present))
+        await eventually(lambda: live_sessions(runner.holder) == len(runner.present))
 
     async def close(self) -> None:
         for service in self.coordinators:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.coordinator_stage import StageRunner
+from tests.support.live_sessions import live_sessions
 from tests.support.probe import until
 from tests.support.stack import Stack
 from windlass.api.v1 import workspaces_pb2
@@ -36,7 +37,7 @@ async def own_runner(
         runner.attach(address)
     serving = asyncio.create_task(runner.holder.run(runner.addresses.changes()))
     try:
-        await until(lambda: runner.holder.sessions_live == len(replicas), 90, "the runner to attach")
+        await until(lambda: live_sessions(runner.holder) == len(replicas), 90, "the runner to attach")
         yield runner
     finally:
         await runner.holder.stop()

@@ -97,8 +97,6 @@ class GrpcServer(grpc.aio.Server):
         public: PublicAddress | None = None,
     ) -> None:
         self.health = HealthBoard()
-        # Set by `start`. 0: there is no public address.
-        self.public_port = 0
         self._address = address
         self._public = public
         self._guard = guard.with_rules(_OWN_RULES, limits)
@@ -135,7 +133,7 @@ class GrpcServer(grpc.aio.Server):
             raise LookupError(f"registered in a way that cannot be guarded: {sorted(unguarded)}")
         port = self._bind(self._address, None if self._tls is None else self._tls.for_server())
         if self._public is not None:
-            self.public_port = self._bind(self._public.address, self._public.credentials())
+            self._bind(self._public.address, self._public.credentials())
         await self._server.start()
         return port
 

@@ -1,6 +1,6 @@
 """The holder's side of all its streams: one link per server, dialled again for ever.
 
-Each link has a reader task and a writer task. Calls of the owner (`report`, `refuse`) gather and leave with the
+Each link has a reader task and a writer task. Calls of the owner (`report`, `post`) gather and leave with the
 next frames. The readers hand messages of the servers to the owner in batches, in the event loop.
 
 Hazards: call all methods from one event loop. A link is cut by cancelling its *call*, never a pending read;
@@ -8,7 +8,7 @@ the reader then sees the end. A server that has left the address book keeps its 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -67,7 +67,8 @@ class SessionHolder:
         self._owner = owner
         self._clock: Clock = clock or SystemClock()
         self._forget = forget
-        self._rules = HolderRules(attach, timing, fresh_instance=fresh_id)
+        # They know all streams, leases and reports.
+        self.rules = HolderRules(attach, timing, fresh_instance=fresh_id)
         self._links: dict[str, _Link] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._wanted: frozenset[str] = frozenset()
@@ -83,29 +84,16 @@ class SessionHolder:
 
     @property
     def instance_id(self) -> str:
-        return self._rules.instance_id
-
-    @property
-    def leases(self) -> Mapping[str, int]:
-        """The epochs of the held leases by id. A lease is held until its last report is answered."""
-        return self._rules.leases
-
-    @property
-    def sessions_live(self) -> int:
-        return sum(stream.is_live for stream in self._rules.streams.values())
+        return self.rules.instance_id
 
     @property
     def demand(self) -> int:
         """How much work waits for credit, at all servers together, by what they said last."""
-        return sum(stream.demand for stream in self._rules.streams.values())
-
-    @property
-    def reports_waiting(self) -> int:
-        return self._rules.reports_unanswered
+        return sum(stream.demand for stream in self.rules.streams.values())
 
     def may_start(self) -> bool:
         """False from the self-fence until a server answers again. Running work goes on meanwhile."""
-        return self._rules.may_start(self._clock.monotonic())
+        return self.rules.may_start(self._clock.monotonic())
 
     def new_report_id(self) -> str:
         """Unique in this process, also when its instance changes."""
@@ -117,28 +105,23 @@ class SessionHolder:
 
         One that ends its lease frees the place at once.
         """
-        self._rules.report(Report(report_id, lease_id, epoch, body), ends_lease=ends_lease)
-        self._kick()
-
-    def refuse(self, lease_id: str, epoch: int, reason: str, message: str = "") -> None:
-        """Give a granted lease back before its work began. It will not begin under this epoch."""
-        self._rules.refuse(lease_id, epoch, reason, message)
+        self.rules.report(Report(report_id, lease_id, epoch, body), ends_lease=ends_lease)
         self._kick()
 
     def post(self, address: str, notes: Iterable[object]) -> None:
         """Send notes to the server whose address came with `on_notes`. They are lost with the stream."""
-        self._rules.post(address, notes)
+        self.rules.post(address, notes)
         self._kick()
 
     def set_capacity(self, capacity: int) -> None:
         """Set how many leases the holder wants at once, over all servers."""
-        if capacity != self._rules.capacity:
-            self._rules.set_capacity(capacity)
+        if capacity != self.rules.capacity:
+            self.rules.set_capacity(capacity)
             self._kick()
 
     async def drain(self) -> None:
         """Take no more grants. Returns when no lease and no unanswered report is left."""
-        self._rules.drain()
+        self.rules.drain()
         self._kick()
         await self._drained.wait()
 
@@ -178,7 +161,7 @@ class SessionHolder:
     async def _keep(self, address: str) -> None:
         """Dial again and again, as long as the address is wanted."""
         # A short break must end within the grace that a server gives, so the wait stays well below it.
-        cap = self._rules.timing.beat / 6
+        cap = self.rules.timing.beat / 6
         backoff = Backoff(first=cap / 10, cap=cap)
         while not self._stop_asked.is_set():
             if address not in self._wanted:
@@ -195,16 +178,16 @@ class SessionHolder:
         """Run one stream until its end. True when it ever was live."""
         link = _Link(self._open_stream(address))
         self._links[address] = link
-        self._rules.dialled(address, self._clock.monotonic())
+        self.rules.dialled(address, self._clock.monotonic())
         writer = asyncio.create_task(self._write(address, link))
         self._kick()
-        stream = self._rules.streams[address]
+        stream = self.rules.streams[address]
         try:
             await self._read(address, link, stream)
         finally:
             link.cut()
             del self._links[address]
-            self._rules.lost(address)
+            self.rules.lost(address)
             self._kick()
             # gRPC never ends a write on a call that was cancelled while it connected.
             writer.cancel()
@@ -217,7 +200,7 @@ class SessionHolder:
         try:
             while (message := await link.call.read()) is not grpc.aio.EOF:
                 frame = self._codec.decode_server_frame(message)
-                self.perform(address, self._rules.receive(address, frame, self._clock.monotonic()))
+                self.perform(address, self.rules.receive(address, frame, self._clock.monotonic()))
                 self._kick()
         except grpc.RpcError as error:
             # A server that is not there yet is dialled many times, which is not worth a log line each.
@@ -229,7 +212,7 @@ class SessionHolder:
                 raise
 
     async def _write(self, address: str, link: _Link) -> None:
-        rules, clock = self._rules, self._clock
+        rules, clock = self.rules, self._clock
         try:
             while not link.is_cut:
                 await link.wanted.wait()
@@ -250,12 +233,12 @@ class SessionHolder:
 
     async def _tick(self) -> None:
         while True:
-            interval = self._rules.timing.beat / 8
+            interval = self.rules.timing.beat / 8
             due = self._clock.monotonic() + interval
             await self._clock.sleep(interval)
             now = self._clock.monotonic()
-            self._rules.loop_lag = max(0.0, now - due)
-            self.perform("", self._rules.tick(now))
+            self.rules.loop_lag = max(0.0, now - due)
+            self.perform("", self.rules.tick(now))
             self._kick()
 
     def _kick(self) -> None:
@@ -266,17 +249,17 @@ class SessionHolder:
 
     def _wake_writers(self) -> None:
         self._is_kicked = False
-        for address in self._rules.owing():
+        for address in self.rules.owing():
             link = self._links.get(address)
             if link is not None:
                 link.wanted.set()
-        if self._rules.has_uncounted:
+        if self.rules.has_uncounted:
             self._coalescer.wanted()
-        if self._rules.is_drained:
+        if self.rules.is_drained:
             self._drained.set()
 
     def _count_grants(self) -> None:
-        self._rules.count_grants()
+        self.rules.count_grants()
         self._kick()
 
     def perform(self, address: str, effects: HolderEffects) -> None:
@@ -297,7 +280,7 @@ class SessionHolder:
         if effects.has_resumed:
             owner.on_resumed()
         if effects.end_reason:
-            reason, fresh_instance_id = effects.end_reason, self._rules.instance_id
+            reason, fresh_instance_id = effects.end_reason, self.rules.instance_id
             log.warning("all leases ended", reason=reason, fresh_instance_id=fresh_instance_id)
             owner.on_ended(reason)
         if effects.has_fenced:

@@ -13,6 +13,7 @@ from services.chassis.session.owners import AttachRefused
 from services.chassis.session.server import ServerSession
 from services.chassis.session.stream_limits import SessionLimits
 from tests.support.lease_hop import FAST, Addresses, RawHolder, Replica, grant_of, holding, raw, report_of, serving
+from tests.support.live_sessions import live_sessions
 from tests.support.probe import eventually, some, until
 from tests.support.session_store import MemorySessionStore
 from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
@@ -70,7 +71,7 @@ async def test_lease_goes_down_and_its_report_up(store: MemorySessionStore):
         await until(lambda: len(replica.owner.taken) == 2, SECONDS, "the count of the grants")
         worker.done("1", "x")
         await until(lambda: worker.taken, SECONDS, "the acknowledgement")
-        assert dict(worker.holder.leases) == {"y": 1}
+        assert worker.holder.rules.leases == {"y": 1}
         await until(lambda: session.holds("y", 1) and not session.holds("x", 1), SECONDS, "a beat")
 
 
@@ -115,8 +116,8 @@ async def test_server_that_states_no_times_to_keep_to_is_given_up_alone(store: M
         async with holding(addresses=book) as worker:
             await granted_at(replica, worker, "x")
             await until(lambda: len(dialled) > 2, SECONDS, "the next tries")
-            assert worker.holder.sessions_live == 1
-            assert dict(worker.holder.leases) == {"x": 1}
+            assert live_sessions(worker.holder) == 1
+            assert worker.holder.rules.leases == {"x": 1}
     await untimely.stop(None)
 
 
@@ -135,7 +136,7 @@ async def test_thousands_of_items_share_frames(store: MemorySessionStore):
         for number, each in enumerate(worker.grants):
             worker.done(str(number), each.lease_id)
         await until(lambda: len(worker.taken) == 3_000, SECONDS, "the acknowledgements")
-        assert dict(worker.holder.leases) == {}
+        assert worker.holder.rules.leases == {}
 
 
 async def test_frame_that_is_too_large_for_a_message_is_spread():
@@ -148,13 +149,13 @@ async def test_frame_that_is_too_large_for_a_message_is_spread():
         session.revoke([Refused("x39", 1, "RUN_CANCELLED")])
         await until(lambda: len(worker.grants) == 40, SECONDS, "ten mebibytes of grants")
         await until(lambda: worker.revoked, SECONDS, "the revocation behind them")
-        assert len(worker.holder.leases) == 39
+        assert len(worker.holder.rules.leases) == 39
 
 
 async def test_handed_back_grant_and_denied_claim_reach_the_owner(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
         session = await granted_at(replica, worker, "x")
-        worker.holder.refuse("x", 1, "UNKNOWN_MODULE", "none such")
+        worker.holder.rules.refuse("x", 1, "UNKNOWN_MODULE", "none such")
         session.claim([Lease("other", 3)])
         await until(lambda: len(replica.owner.refused) == 2, SECONDS, "both refusals")
         assert set(replica.owner.refused) == {
@@ -172,7 +173,7 @@ async def test_drain_ends_when_all_is_reported(store: MemorySessionStore):
         worker.done("1", "x")
         async with asyncio.timeout(SECONDS):
             await draining
-        assert dict(worker.holder.leases) == {}
+        assert worker.holder.rules.leases == {}
 
 
 async def test_demand_moves_credit_between_replicas(store: MemorySessionStore):
@@ -181,7 +182,7 @@ async def test_demand_moves_credit_between_replicas(store: MemorySessionStore):
         session = await session_of(two, credit=5)
         two.registry.set_demand(100)
         await until(lambda: session.credit == 9, SECONDS, "the credit of an idle replica")
-        assert worker.holder.sessions_live == 2
+        assert live_sessions(worker.holder) == 2
         assert sum(each.credit for each in two.registry.sessions) == 9
         assert two.registry.with_credit() == [session]
 
@@ -242,7 +243,7 @@ async def test_ended_instance_ends_all_work_and_comes_back_afresh(store: MemoryS
         first = worker.holder.instance_id
         await store.end(first)
         await until(lambda: "RENEWAL_REFUSED" in worker.edges, SECONDS, "the refused renewal")
-        assert dict(worker.holder.leases) == {}
+        assert worker.holder.rules.leases == {}
         fresh = await until(lambda: replica.registry.of_instance(worker.holder.instance_id), SECONDS, "attach")
         assert fresh.instance_id != first
         assert fresh.held_count == 0
@@ -270,7 +271,7 @@ async def test_nothing_ends_while_the_database_is_away():
         store.is_away = False
         await until(lambda: worker.edges[-1] == "resumed", SECONDS, "the end of the fence")
         assert worker.holder.instance_id == first
-        assert dict(worker.holder.leases) == {"x": 1}
+        assert worker.holder.rules.leases == {"x": 1}
         assert replica.owner.attached == [session], "the stream was kept"
         assert (replica.owner.ended, replica.owner.closed) == ([], [])
 
@@ -299,7 +300,7 @@ async def test_replica_that_comes_back_is_dialled_again(store: MemorySessionStor
         async with holding(addresses=addresses) as worker:
             await session_of(one)
             await one.kill()
-            await until(lambda: worker.holder.sessions_live == 0, SECONDS, "the loss")
+            await until(lambda: live_sessions(worker.holder) == 0, SECONDS, "the loss")
             async with serving(store, port=port) as again:
                 await session_of(again)
 

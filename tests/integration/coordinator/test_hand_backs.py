@@ -19,7 +19,7 @@ HAND_BACKS = 4
 
 
 def refuse(runner: StageRunner, grant: Any) -> None:
-    runner.holder.refuse(grant.lease.lease_id, grant.lease.epoch, "UNKNOWN_MODULE")
+    runner.holder.rules.refuse(grant.lease.lease_id, grant.lease.epoch, "UNKNOWN_MODULE")
 
 
 def release(runner: StageRunner, grant: Any, cursor: bytes = b"") -> None:

@@ -12,6 +12,7 @@ from services.chassis.postgres.database import Database
 from services.coordinator.core.events import RunCancelled
 from tests.support.coordinator_stage import Stage, StageRunner, eventually, stage
 from tests.support.journals import stored_events
+from tests.support.live_sessions import live_sessions
 from tests.support.pace import pause
 from tests.support.postgres import Database as DatabaseOfTests
 from tests.support.probe import some
@@ -45,7 +46,7 @@ async def test_lost_revocation_is_repeated_at_the_attach(on_stage: Stage, tables
         order = await going(on_stage, runner, session)
         await on_stage.attach_also(runner, other_address)
         link.cut()
-        await eventually(lambda: runner.holder.sessions_live == 1)
+        await eventually(lambda: live_sessions(runner.holder) == 1)
         cancel(session, order.lease.lease_id)
         await eventually(lambda: on_stage.dispatcher.acknowledged)
         link.mend()
@@ -69,11 +70,11 @@ async def test_ended_lease_is_refused_at_every_attach(on_stage: Stage) -> None:
         order = await going(on_stage, runner, session)
         await on_stage.attach_also(runner, other_address)
         link.cut()
-        await eventually(lambda: runner.holder.sessions_live == 1)
+        await eventually(lambda: live_sessions(runner.holder) == 1)
         cancel(session, order.lease.lease_id)
         await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
         lease = Lease(runner.grants[0].lease.lease_id, runner.grants[0].lease.epoch)
-        assert dict(runner.holder.leases) == dict([lease])
+        assert runner.holder.rules.leases == dict([lease])
         link.mend()
         await eventually(lambda: runner.revoked)
         assert [(each.lease_id, each.reason) for each in runner.revoked] == [(lease.lease_id, "LEASE_ENDED")]
@@ -173,7 +174,7 @@ async def test_stream_that_breaks_for_two_seconds_costs_nobody_their_work(
             link.cut()
             await pause(2.0)
             link.mend()
-            await eventually(lambda: runner.holder.sessions_live)
+            await eventually(lambda: live_sessions(runner.holder))
             for grant in list(runner.grants):
                 runner.answer(grant, {})
             await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)

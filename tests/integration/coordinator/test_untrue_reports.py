@@ -7,6 +7,7 @@ import pytest
 from services.chassis.blobs import BlobRef, DirectoryBlobs, month_of
 from services.chassis.postgres.database import Database
 from tests.support.coordinator_stage import Stage, StageRunner, eventually, execution_id
+from tests.support.live_sessions import live_sessions
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 
 STEP = {"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}
@@ -89,11 +90,11 @@ async def test_a_session_ends_with_the_key_that_opened_it(on_stage: Stage) -> No
     runner = await on_stage.runner(address, "doomed", key="doomed")
     order = await going(on_stage, runner, session)
     del on_stage.catalog.keys["doomed"]
-    await eventually(lambda: not runner.holder.sessions_live)
+    await eventually(lambda: not live_sessions(runner.holder))
     other = await on_stage.runner(address, "other")
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     assert other.grants[0].attempt == 2
-    assert not runner.holder.sessions_live
+    assert not live_sessions(runner.holder)
 
 
 async def test_a_session_that_no_key_opened_is_ended_with_none(on_stage: Stage) -> None:
@@ -105,7 +106,7 @@ async def test_a_session_that_no_key_opened_is_ended_with_none(on_stage: Stage) 
         del on_stage.catalog.keys[key]
 
         def is_out(runner: StageRunner = runner) -> bool:
-            return not runner.holder.sessions_live
+            return not live_sessions(runner.holder)
 
         await eventually(is_out)
     assert own.opened == 1

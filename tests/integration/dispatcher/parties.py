@@ -19,6 +19,7 @@ from services.dispatcher.config import DispatcherSettings
 from services.dispatcher.rpc.sessions import CODEC
 from services.dispatcher.wiring import DispatcherService
 from tests.support.holder_owner import HolderOwner
+from tests.support.live_sessions import live_sessions
 from tests.support.postgres import reachable_directory
 from tests.support.probe import until
 from tests.support.running_services import started
@@ -80,7 +81,7 @@ class Coordinator(HolderOwner):
 
     async def __aenter__(self) -> Coordinator:
         self._run = asyncio.create_task(self.holder.run(self._present()))
-        await until(lambda: self.holder.sessions_live >= len(self._addresses), SECONDS, "sessions")
+        await until(lambda: live_sessions(self.holder) >= len(self._addresses), SECONDS, "sessions")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -128,7 +129,7 @@ class Coordinator(HolderOwner):
         self.holder.report(report_id, lease_id, epoch, report, ends_lease=True)
 
     async def reported(self) -> None:
-        await until(lambda: not self.holder.reports_waiting, SECONDS, "acknowledged reports")
+        await until(lambda: not self.holder.rules.reports_unanswered, SECONDS, "acknowledged reports")
 
     # ── callbacks of the session library ─────────────────────────────────────────────────────────────────────────
 
@@ -137,7 +138,7 @@ class Coordinator(HolderOwner):
             work = grant.work
             assert isinstance(work, sessions_pb2.ExecutionGrant)
             if self.refuses_with:
-                self.holder.refuse(grant.lease_id, grant.epoch, self.refuses_with)
+                self.holder.rules.refuse(grant.lease_id, grant.epoch, self.refuses_with)
             else:
                 self.grants.append(work)
 

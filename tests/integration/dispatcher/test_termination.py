@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.integration.dispatcher.parties import SCALE, SECONDS, Api, Coordinator, secret_file
 from tests.integration.dispatcher.test_service import item
+from tests.support.live_sessions import live_sessions
 from tests.support.postgres import Database, free_port
 from tests.support.probe import eventually, until
 
@@ -48,9 +49,9 @@ async def test_dispatcher_that_is_told_to_go_answers_first_and_exits_cleanly(dat
             leaving.send_signal(signal.SIGTERM)
             async with asyncio.timeout(SECONDS):
                 assert await leaving.wait() == 0
-            assert coordinator.holder.leases == {grant.lease.lease_id: grant.lease.epoch}
+            assert coordinator.holder.rules.leases == {grant.lease.lease_id: grant.lease.epoch}
             assert api.has_ended
-            await until(lambda: coordinator.holder.sessions_live == 0, SECONDS, "the end of the session")
+            await until(lambda: live_sessions(coordinator.holder) == 0, SECONDS, "the end of the session")
     finally:
         with contextlib.suppress(ProcessLookupError):
             leaving.kill()

@@ -16,6 +16,7 @@ from services.chassis.identity.callers import ServiceCredential, members, servic
 from services.chassis.identity.tls import Pair, PublicAddress, Tls
 from services.chassis.process.config import InvalidSettings, ProcessSettings
 from tests.support.certificates import Authority
+from tests.support.postgres import free_port
 from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 
 NAME = "shop.internal"
@@ -55,9 +56,10 @@ class Shopfront(NamedTuple):
 @pytest_asyncio.fixture(loop_scope="session")
 async def front(shop: Shop, authority: Authority, certify: Certify) -> AsyncIterator[Shopfront]:
     guard = Guard(dict.fromkeys(SHOP_METHODS, RULE), keys=KeyRing())
-    public = PublicAddress("127.0.0.1:0", authority.pair("public", x509.DNSName("shop.example")))
+    port = free_port()
+    public = PublicAddress(f"127.0.0.1:{port}", authority.pair("public", x509.DNSName("shop.example")))
     async with open_shop(shop, guard, tls=certify("till"), public=public, limits=INTERNAL) as inside:
-        outside = Counter(shop, inside.server, inside.server.public_port)
+        outside = Counter(shop, inside.server, port)
         yield Shopfront(inside, outside)
         await outside.close()
 
