@@ -18,6 +18,7 @@ from services.chassis.lease.timing import RUN
 from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.process.fresh_ids import fresh_uuid
 from services.chassis.process.lifecycle import Loops, Steps
+from services.chassis.process.memory import keep_freed_memory
 from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger
@@ -47,6 +48,8 @@ SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
 
 def main(settings: RunnerSettings) -> int:
+    # It reads, copies and stores outputs of megabytes.
+    keep_freed_memory()
     # The user's modules run in this process, so it keeps the event loop and the collections that they expect.
     return run_service(SERVICE, settings, RunnerService)
 
