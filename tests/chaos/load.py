@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -21,6 +21,7 @@ from tests.support.stack import Stack
 from windlass.api.v1 import approvals_pb2, dead_letters_pb2, executions_pb2, resources_pb2
 from windlass.api.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
+T = TypeVar("T")
 # A client may meet these codes while things die; any other code is a fault of ours.
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 CALL_SECONDS = 5.0
@@ -126,7 +127,7 @@ class Load:
             )
             return listed.approvals
 
-        (approval,) = await eventually(asked, FINAL_SECONDS, "the approval")
+        (approval,) = await self._eventually(asked, "the approval", execution_id)
         yes = resources_pb2.Approval.APPROVE
         decision = approvals_pb2.DecideApprovalRequest(approval_id=approval.id, decision=yes)
         await client.call(client.approvals.DecideApproval, decision)
@@ -135,7 +136,7 @@ class Load:
             request = dead_letters_pb2.ListDeadLettersRequest(filter=filter_)
             return (await client.call(self._letters.ListDeadLetters, request)).dead_letters
 
-        (letter,) = await eventually(failed, FINAL_SECONDS, "the dead letter")
+        (letter,) = await self._eventually(failed, "the dead letter", execution_id)
         fixed = dead_letters_pb2.MarkDeadLetterFixedRequest(dead_letter_id=letter.id)
         await client.call(self._letters.MarkDeadLetterFixed, fixed)
 
@@ -151,7 +152,7 @@ class Load:
         """This number of executions has a run under way from before the block until after it."""
         started = [await self._start(HELD) for _ in range(count)]
         for execution_id in started:
-            await eventually(partial(self.client.runs_of, execution_id), FINAL_SECONDS, "a grant")
+            await self._eventually(partial(self.client.runs_of, execution_id), "a grant", execution_id)
         yield started
         for execution_id in started:
             await self.client.cancel(execution_id)
@@ -165,12 +166,16 @@ class Load:
             execution = await self.client.get(execution_id)
             return execution if execution.HasField("end_time") else None
 
+        return await self._eventually(ended, "the end", execution_id)
+
+    async def _eventually(self, probe: Callable[[], Awaitable[T | None]], what: str, execution_id: str) -> T:
+        """The first true answer of the probe. Without one, the failure shows the execution and what it waits for."""
         try:
-            return await eventually(ended, FINAL_SECONDS, f"the end of {execution_id}")
+            return await eventually(probe, FINAL_SECONDS, f"{what} of {execution_id}")
         except AssertionError as late:
             request = executions_pb2.ExplainExecutionRequest(execution_id=execution_id)
             explained = await self.client.call(self.client.executions.ExplainExecution, request)
-            raise AssertionError(f"{late}: {explained}") from None
+            raise AssertionError(f"{late}: {await self.client.get(execution_id)} {explained}") from None
 
     async def history(self) -> History:
         """Everything that was acknowledged, once all of it is over."""
