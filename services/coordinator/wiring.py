@@ -94,7 +94,7 @@ SERVICE: Final = "coordinator"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Longer than a dispatcher needs to bring a message to its holder: it repeats what is unread for a second within half.
 MAILBOX_SECONDS: Final = 2.0
-# Longer than any call lasts.
+# Longer than calls last, except starts of children. One that is under way then fails, and is tried again.
 FORGET_SECONDS: Final = 6.0
 # One load reads many journals, and others wait for it. At most three loads of this length find the journal that is too
 # large for it, so everything else goes on well within 15 s. The large one is then read alone, with more time.

@@ -33,7 +33,7 @@ TRY_SECONDS: Final = 3.0
 # workspace that reads much could fill the memory of this process, and of the peer.
 CALLS_MAX: Final = 32
 WORKSPACE_CALLS_MAX: Final = 8
-# A channel is closed this long after its replica has gone, because closing it cancels its calls and their callers.
+# A channel is closed this long after its replica has gone, because closing it ends the calls that are under way.
 _FORGET_SECONDS: Final = TRY_SECONDS + 1.0
 
 
