@@ -177,7 +177,8 @@ class AfterCommit:
                         pending.has_left = True
                 case _:
                     assert_never(effect)
-        self.give_back_places(pending)
+        if pending.places:
+            self.give_back_places(pending)
         if pending.outcomes:
             self._circuits.note(pending.owned, pending.outcomes)
         if pending.is_adoption:

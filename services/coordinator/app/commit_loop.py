@@ -260,7 +260,7 @@ class CommitLoop:
         crash_point("coordinator.append.after")
         _flush_seconds.observe(self._clock.monotonic() - began)
         _flush_size.observe(len(appends))
-        _flush_events.observe(sum(each.last_seq - each.from_seq for each in appends))
+        _flush_events.observe(sum([each.last_seq - each.from_seq for each in appends]))
         return dict(refused)
 
     def _still_owned(self, batch: list[PendingAppend]) -> list[PendingAppend]:

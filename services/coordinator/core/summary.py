@@ -2,11 +2,13 @@
 
 from typing import Final, NamedTuple
 
-from services.coordinator.core.state import SETTLED, Execution, WorkState
+from services.coordinator.core.state import Execution, WorkState
 from services.coordinator.core.values import RunState
 
 _RUNNING_MAX: Final = 100
-_ENDED: Final = frozenset((*SETTLED, WorkState.CANCELLED))
+# The states of nodes that ended without success, in the order of the summary.
+_OTHERS: Final = (WorkState.FAILED, WorkState.SKIPPED, WorkState.BLOCKED, WorkState.CANCELLED)
+_NOTHING: Final[list[tuple[str, ...]]] = [() for _ in _OTHERS]
 
 
 class Summary(NamedTuple):
@@ -26,21 +28,20 @@ class Summary(NamedTuple):
 
 
 def summary(execution: Execution) -> Summary:
-    ids: dict[WorkState, list[str]] = {state: [] for state in (*SETTLED, WorkState.CANCELLED)}
-    done = ids[WorkState.SUCCEEDED]
+    succeeded: list[str] = []
+    # By their state. Most executions have none, and to look a member of an enum up costs more than the rest.
+    others: dict[WorkState, list[str]] = {}
     for node in execution.definition.graph:
         work = execution.current.get(node.id)
         if work is not None and work.state is WorkState.SUCCEEDED:
-            # Nearly all have, and to look a member of an enum up costs more than the rest.
-            done.append(node.id)
-            continue
-        if work is not None and work.state in _ENDED:
-            ids[work.state].append(node.id)
+            succeeded.append(node.id)
+        elif work is not None and work.state in _OTHERS:
+            others.setdefault(work.state, []).append(node.id)
         elif execution.is_final:
-            ids[WorkState.CANCELLED].append(node.id)
-    succeeded, failed, skipped, blocked, cancelled = map(tuple, ids.values())
+            others.setdefault(WorkState.CANCELLED, []).append(node.id)
+    failed, skipped, blocked, cancelled = [tuple(others.get(state, ())) for state in _OTHERS] if others else _NOTHING
     compensated, not_compensated = _compensated(execution) if execution.compensation is not None else ((), ())
-    return Summary(succeeded, failed, skipped, blocked, cancelled, compensated, not_compensated)
+    return Summary(tuple(succeeded), failed, skipped, blocked, cancelled, compensated, not_compensated)
 
 
 def running_nodes(execution: Execution) -> list[str]:

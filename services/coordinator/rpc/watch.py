@@ -126,10 +126,11 @@ class WatchHub:
     # ── Watchers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wants(self, execution_id: str, is_final: bool) -> bool:
-        subscriptions = self._by_execution.get(execution_id)
-        if not subscriptions:
-            return False
-        return is_final or any(each.events for each in subscriptions)
+        subscriptions = self._by_execution.get(execution_id, ())
+        for each in subscriptions:
+            if each.events:
+                return True
+        return is_final and bool(subscriptions)
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         id_, epoch = execution.execution_id, execution.epoch
