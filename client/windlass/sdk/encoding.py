@@ -23,7 +23,8 @@ def encoded(value: Any, name: str, error_type: str, *, is_canonical: bool = Fals
     try:
         data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS if is_canonical else None)
         # The bytes are enough for almost every value: too few brackets to be deep, and no null that could be a NaN.
-        if b"null" in data or data.count(b"[") + data.count(b"{") > DEPTH_MAX:
+        may_be_deep = len(data) > 2 * DEPTH_MAX and data.count(b"[") + data.count(b"{") > DEPTH_MAX
+        if may_be_deep or b"null" in data:
             look_into(value)
     except (TypeError, ValueError) as fault:
         raise PermanentError(f"{name} is not JSON: {fault}", type=error_type) from None

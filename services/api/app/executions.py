@@ -121,9 +121,8 @@ class Executions:
         """Ask dispatchers at the next read whether they have given it up, also if they were asked a moment ago."""
         self._going.pop(execution_id, None)
 
-    async def wait(self, watch: Watch, seconds: float) -> ExecutionView | None:
-        """The final execution. None: the time was over first."""
-        end = self._clock.monotonic() + seconds
+    async def wait(self, watch: Watch, end: float) -> ExecutionView | None:
+        """The final execution. None: the end, on the monotonic clock, came first."""
         while (remaining := end - self._clock.monotonic()) > 0:
             if isinstance(update := await watch.next(remaining), ExecutionView):
                 return update
@@ -141,7 +140,7 @@ class Executions:
             message_id = f"cancel:{execution_id}:{uuid4()}"
             if await self._queue.cancel(workspace, execution, message_id, reason, caller, self._clock.epoch_ns()):
                 crash_point("api.cancel.after_deliver")
-                final = await self.wait(watch, CANCEL_SECONDS)
+                final = await self.wait(watch, self._clock.monotonic() + CANCEL_SECONDS)
                 if final is not None:
                     return _cancelled(final)
             else:

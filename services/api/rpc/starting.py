@@ -189,7 +189,7 @@ class Starting:
 
     async def _ended(self, execution_id: str, watch: Watch, end: float) -> ExecutionView:
         """The final execution, or as it is when the time is over."""
-        final = await self._executions.wait(watch, end - self._clock.monotonic())
+        final = await self._executions.wait(watch, end)
         return final or await self._find(execution_id)
 
     async def _find(self, execution_id: str) -> ExecutionView:

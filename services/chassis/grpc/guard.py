@@ -170,7 +170,7 @@ class Guard:
 
         def finish(answer: Any) -> bytes:
             raw = serialize(answer)
-            self._held_answers.hold(held_by_answer(raw), callers.caller())
+            self._held_answers.hold(held_by_answer(raw))
             return raw
 
         return finish
@@ -257,7 +257,7 @@ class Guard:
 
     def _hold_request(self, raw: bytes) -> None:
         """Take room for a single request."""
-        self._held_requests.hold(held_by_request(raw), callers.caller())
+        self._held_requests.hold(held_by_request(raw))
 
     async def _admit(self, context: RpcCall, method: str, rule: Rule) -> tuple[tracing.ServedCall | None, str | None]:
         """Identify the caller and count the call, or refuse it. Returns its trace and its key, if it has them."""

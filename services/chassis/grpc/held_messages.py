@@ -18,7 +18,7 @@ from typing import Final
 from services.chassis.grpc.errors import QuotaViolation, Refusal
 from services.chassis.grpc.limits import KIBIBYTE
 from services.chassis.grpc.shares import Shares
-from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.identity.callers import CallerKind, caller
 
 # What holds less is not counted. All calls of a server together hold less in such messages than in the others.
 _UNCOUNTED_BYTES_MAX: Final = 4 * KIBIBYTE
@@ -49,9 +49,9 @@ class HeldMessages:
         self._reason = reason
         self._what = what
 
-    def hold(self, held_bytes: int, who: Identity) -> None:
-        """Take room for this caller until the present task is done, or raise a Refusal."""
-        if held_bytes <= _UNCOUNTED_BYTES_MAX or who.kind is CallerKind.SERVICE:
+    def hold(self, held_bytes: int) -> None:
+        """Take room for the caller of this task until the task is done, or raise a Refusal."""
+        if held_bytes <= _UNCOUNTED_BYTES_MAX or (who := caller()).kind is CallerKind.SERVICE:
             return
         owner = who.tenant
         places = self._take(held_bytes, owner)

@@ -88,9 +88,9 @@ class Receiving:
         try:
             return await context.read()
         finally:
-            self._new.pop(context, None)
-            self._slow.pop(context, None)
-            self._refused.discard(context)
+            if self._new.pop(context, None) is None:
+                self._slow.pop(context, None)
+                self._refused.discard(context)
             read.places.give_back(owner)
 
     def _begin_sweeping(self, loop: asyncio.AbstractEventLoop) -> None:
