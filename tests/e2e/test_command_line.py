@@ -62,6 +62,29 @@ async def typed(shared_stack: Stack) -> Typed:
     return Typed(shared_stack)
 
 
+async def test_a_redrive_says_how_many_were_cancelled_and_ends_with_1(client: Client, typed: Typed) -> None:
+    await client.apply("typed-endless", [{"id": "wait", "module": "test.waits@1"}])
+    execution = await client.start("typed-endless")
+
+    async def runs() -> int:
+        return len(await client.runs_of(execution.id))
+
+    async def second_run() -> bool:
+        return await runs() == 2
+
+    await eventually(runs, SECONDS, "the run")
+    await typed.done("dead-letters", "quarantine", f"{execution.id}.1")
+    await client.end_of(execution.id)
+    redrive = asyncio.create_task(typed("dead-letters", "redrive", "--filter", 'workflow = "typed-endless"'))
+    await eventually(second_run, SECONDS, "the work to be done again")
+    await typed.done("cancel", execution.id)
+    told = await redrive
+    assert told.returncode == 1, told.stderr
+    assert told.stdout.splitlines()[-1].startswith(
+        "1 of 1 requeued, 0 succeeded, 0 failed again, 1 cancelled or timed out: too many"
+    )
+
+
 async def test_a_run_is_shown_and_its_output_printed_whole(client: Client, typed: Typed, tmp_path: Path) -> None:
     words = Struct()
     words.update({"text": "ü" * 1_000})
