@@ -39,6 +39,11 @@ async def eventually(probe: Callable[[], Awaitable[T | None]], seconds: float, w
         raise AssertionError(f"waited {seconds:g} s for {what}") from None
 
 
+# Work that is done on the event loop lets others have one turn, and another one for each thread or lock that it awaits
+# besides. How many they have while a thread does all of it depends on the machine.
+INLINE_TURNS = 3
+
+
 async def turns_during(work: Awaitable[T]) -> tuple[T, int]:
     """What the work comes to, and how often its event loop has served others meanwhile."""
     task, turns = asyncio.ensure_future(work), 0

@@ -26,7 +26,7 @@ from services.chassis.grpc.errors import DependencyUnavailable, remote_status
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.process.clock import SystemClock
 from services.chassis.telemetry.tracing import Sampler, new_trace
-from tests.support.probe import some, turns_during, until
+from tests.support.probe import INLINE_TURNS, some, turns_during, until
 from tests.unit.api.test_start_orders import MemoryChecker, MemoryRequests, MemoryWorkflows
 from windlass.api.v1 import executions_pb2, resources_pb2
 from windlass.coordinator.v1 import reads_pb2
@@ -121,7 +121,7 @@ async def test_others_are_served_while_a_large_answer_is_made() -> None:
     record = reads_pb2.ExecutionRecord(workspace="team", input=b"{}", output=content)
     answer, turns = await turns_during(translate.answer(executions_pb2.GetExecutionResponse(), execution_of(record)))
     assert document_of(answer.execution.output, 1_000_000) == orjson.loads(content)
-    assert turns > 10
+    assert turns > INLINE_TURNS
 
 
 async def test_start_that_is_refused_on_its_way_leaves_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:

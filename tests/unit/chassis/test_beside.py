@@ -13,7 +13,7 @@ from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.validation import search_nul
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.process import fair_line
-from tests.support.probe import turns_during, until
+from tests.support.probe import INLINE_TURNS, turns_during, until
 from tests.unit.chassis.shop import Shop
 
 LARGE = HERE_BYTES_MAX + 1
@@ -88,4 +88,4 @@ async def test_others_are_served_while_the_text_of_a_large_request_is_searched(s
 
     found, turns = await turns_during(searched())
     assert found == ([] if is_sound else ["extras.a[50000]"])
-    assert turns > 10
+    assert turns > INLINE_TURNS
