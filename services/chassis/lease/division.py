@@ -4,6 +4,9 @@ Every server gets a small standing credit, so that its first work starts without
 divided in proportion to the demand that each server has stated, or equally when no server has demand. A
 finer division would chase noise, because a stated demand is already old, and a wrong division costs little:
 a server with demand has its standing credit, and gets its share one round trip after it states the demand.
+
+Servers with demand come first: a server may keep one place of its credit free, as a reserve, and so it could not use
+a single one. Without this, as many servers as there are free places would have one each, and none that it could use.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,6 +15,8 @@ from services.chassis.lease.stream import HolderStream, StreamState
 
 # This is enough to start the first work at once. It is so little that ten idle servers do not tie up a small runner.
 STANDING = 1
+# The standing credit of a server with demand.
+STANDING_WITH_DEMAND = 2
 
 
 def shares(places: int, demands: Sequence[int]) -> list[int]:
@@ -23,9 +28,11 @@ def shares(places: int, demands: Sequence[int]) -> list[int]:
     if total == 0:
         even, over = divmod(places, count)
         return [even + (1 if index < over else 0) for index in range(count)]
-    standing = min(STANDING, places // count)
-    rest = places - standing * count
-    given = [standing + rest * demand // total for demand in demands]
+    wanting = sum(demand > 0 for demand in demands)
+    first = min(STANDING_WITH_DEMAND, places // wanting)
+    idle = min(STANDING, max(0, places - STANDING_WITH_DEMAND * wanting) // max(1, count - wanting))
+    rest = places - first * wanting - idle * (count - wanting)
+    given = [first + rest * demand // total if demand else idle for demand in demands]
     # The server with the highest demand gets the remainder of the rounding.
     given[max(range(count), key=demands.__getitem__)] += places - sum(given)
     return given
@@ -51,7 +58,8 @@ def divide(streams: Collection[HolderStream], free: int) -> None:
         if raised:
             stream.restate(left + raised)
             unassigned -= raised
-        if raised < lack and (stream.demand > stream.left or stream.left < STANDING):
+        standing = STANDING_WITH_DEMAND if stream.demand else STANDING
+        if raised < lack and (stream.demand > stream.left or stream.left < standing):
             wanted += lack - raised
     if (wanted or unassigned < 0) and _call_back(live, targets, slack=4 if unassigned >= 0 else 0):
         divide(streams, free)

@@ -94,3 +94,14 @@ async def test_a_long_sleep_parks_and_the_next_grant_goes_on(on_stage: Stage, ta
     on_stage.dispatcher.grant(session, [again])
     await eventually(lambda: on_stage.dispatcher.finished)
     assert (await state_of(tables, order.lease.lease_id))[0] == "CANCELLED"
+
+
+async def test_idle_coordinators_leave_the_last_places_of_a_runner_to_the_one_with_work(on_stage: Stage) -> None:
+    """Its workspace holds a place there already. So of what it is given, a place is kept free for other workspaces."""
+    version = on_stage.catalog.add("v-one", **line(1))
+    address, session = await on_stage.coordinator("0")
+    runner = await on_stage.runner(address, capacity=3, work=lambda grant: None)
+    other_address, _ = await on_stage.coordinator("1")
+    await on_stage.attach_also(runner, other_address)
+    await on_stage.start_at(runner, session, version)
+    await on_stage.start_at(runner, session, version)
