@@ -139,7 +139,7 @@ class Assigner:
         """Reserves runners' places for as much ready work as there is credit for."""
         given: dict[OwnedExecution, list[Assignment]] = {}
         lines = [self._line(requirement, now) for requirement in {**self._queues, **self._following}]
-        rooms = [_Room(session, self._places, lines, now) for session in self._runners.with_credit()]
+        offered = rooms = [_Room(session, self._places, lines, now) for session in self._runners.with_credit()]
         left = _GIVEN_MAX
         while rooms and left > 0:
             # Round robin, so that work is spread over the runners.
@@ -155,8 +155,17 @@ class Assigner:
         lines.sort(key=lambda line: line.has_served)
         self._queues = {line.requirement: queue for line in lines if (queue := line.rest())}
         self._following = {}
-        self._runners.set_demand(self.waiting)
+        self._state_demand(offered)
         return given
+
+    def _state_demand(self, offered: Sequence[_Room]) -> None:
+        """A runner leaves a coordinator as much credit as it demands. What is kept as a reserve serves no work that
+        waits, so it is demanded besides."""
+        waiting = self.waiting
+        self._runners.set_demand(waiting)
+        if waiting:
+            for room in offered:
+                room.session.set_demand(waiting + room.reserve)
 
     def _line(self, requirement: Requirement, now: Instant) -> _Line:
         queue = self._queues.get(requirement) or OrderedDict()
@@ -258,9 +267,9 @@ class _Room:
             slow += max(0, use.held - use.ended_lately(now))
         # The other places are in the hands of other coordinators. The credit may be for more than there are places.
         own = min(self._credit + held.total(), session.attach.capacity)
-        self._reserve = session.data.reserved(own)
+        self.reserve = session.data.reserved(own)
         # How much slow work may still be granted. Workspaces that hold nothing may have half of the reserve besides.
-        self._slow_room = own - self._reserve - slow
+        self._slow_room = own - self.reserve - slow
         claimants: dict[str, _Claimant] = {}
         # A heap of workspaces by their load.
         self._turns: list[_Turn] = []
@@ -284,7 +293,7 @@ class _Room:
         while self._credit > 0 and turns:
             load, spent, number, claimant = turns[0]
             may_use_reserve = not load and spent <= _LIGHT
-            if self._credit <= self._reserve and not may_use_reserve:
+            if self._credit <= self.reserve and not may_use_reserve:
                 return None
             found = self._next_of(claimant.shares, now, may_use_reserve=may_use_reserve)
             if found is None:
@@ -297,7 +306,7 @@ class _Room:
         return None
 
     def _next_of(self, shares: list[_Share], now: Instant, *, may_use_reserve: bool) -> _Waiting | None:
-        slow_room = self._slow_room + (self._reserve - self._reserve // 2 if may_use_reserve else 0)
+        slow_room = self._slow_room + (self.reserve - self.reserve // 2 if may_use_reserve else 0)
         while shares:
             share = shares[0]
             if share.quick > 0 or slow_room > 0 or (may_use_reserve and share.is_short):

@@ -34,6 +34,10 @@ class Session:
         self.attach = Attach(holder=name, instance_id=name, capacity=credit, **more)
         self.data = RunnerScope(self.attach, Identity(CallerKind.RUNNER, "k", workspace=workspace), reserve)
         self.credit = credit
+        self.demand = 0
+
+    def set_demand(self, demand: int) -> None:
+        self.demand = demand
 
     def take_credit(self, wanted: int) -> int:
         taken = min(wanted, self.credit)
@@ -270,6 +274,21 @@ def test_one_workspace_leaves_the_reserve_to_those_who_hold_nothing() -> None:
     shop.enter(owned("first", 3, "first"))
     assert shop.give() == {"first": 1}, "the second place of the reserve is for somebody else"
     assert session.credit == 1
+
+
+def test_what_is_kept_free_is_demanded_besides_the_work_that_waits() -> None:
+    """Otherwise the runner finds that the credit is enough, and leaves the rest of its places to idle coordinators."""
+    session = Session("one", 100, reserve=0.2)
+    shop = Shop(session)
+    session.credit = 50
+    shop.enter(owned("many", 40, "w"))
+    assert shop.give() == {"w": 40}
+    shop.enter(owned("next", 1, "w"))
+    assert shop.give() == {}
+    assert session.demand == 1 + 10 > session.credit
+    session.credit += session.demand - session.credit
+    assert shop.give() == {"w": 1}
+    assert (session.credit, shop.fleet.demand) == (10, 0)
 
 
 @pytest.mark.parametrize(
