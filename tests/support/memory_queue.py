@@ -40,6 +40,9 @@ T = TypeVar("T")
 _HELD = (State.CLAIMED, State.DISPATCHED)
 _REJECTED = Admission(EnqueueOutcome.REJECTED, message="this dispatcher does not know the workspace")
 _PARKED_AGAIN = timedelta(seconds=30)
+# A message that is hardly older than the grant may have crossed with it.
+_CROSSING = timedelta(seconds=5)
+_CROSSED_AGAIN = timedelta(seconds=0.2)
 
 
 class Statement(Protocol):
@@ -219,7 +222,9 @@ class _Transaction:
             row.state, row.wake_time = State.PENDING, self.now
             self.result.woken.append(row.workspace)
         elif mail:
-            again = self.now + _PARKED_AGAIN
+            newest = max(each.create_time for each in mail)
+            has_crossed = row.granted_time is not None and newest >= row.granted_time - _CROSSING
+            again = self.now + (_CROSSED_AGAIN if has_crossed else _PARKED_AGAIN)
             row.wake_time = again if row.wake_time is None else min(row.wake_time, again)
 
     # ── new starts ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -46,7 +46,7 @@ Handler: TypeAlias = Callable[[Any, RpcCall], Coroutine[Any, Any, Any]]
 # Reads the next message of a call, or EOF.
 ReadRequest: TypeAlias = Callable[[RpcCall], Awaitable[Any]]
 # Runs a call of the caller with this key, if it has one.
-Work: TypeAlias = Callable[[Any, RpcCall, str | None], Coroutine[Any, Any, Any]]
+RunCall: TypeAlias = Callable[[Any, RpcCall, str | None], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
 # The key of a call that may take longer than this is checked again while it lasts.
 LONG_SECONDS: Final = 30.0
@@ -193,7 +193,9 @@ class Guard:
 
         return write_all
 
-    def _guarded(self, method: str, work: Work, rule: Rule, finish: Callable[[Any], Any], *, is_unary: bool) -> Handler:
+    def _guarded(
+        self, method: str, work: RunCall, rule: Rule, finish: Callable[[Any], Any], *, is_unary: bool
+    ) -> Handler:
         seconds, streams = _seconds.labels(method), _streams.labels(method)
 
         async def call(requests: Any, context: RpcCall) -> Any:
@@ -276,8 +278,7 @@ class Guard:
             identity = callers.ANONYMOUS
             self._open_calls.count_open(address_of(context))
         else:
-            if authorization is not None:
-                key = self._key_in(authorization)
+            key = self._key_in(authorization)
             identity = await self._identify(context, key, service)
             if not rule.allows(identity):
                 raise _not_allowed(method, rule, identity)
@@ -286,7 +287,9 @@ class Guard:
         callers.set_caller(identity)
         return self._trace(traceparent, rule), key
 
-    def _key_in(self, authorization: str) -> str:
+    def _key_in(self, authorization: str | None) -> str | None:
+        if authorization is None:
+            return None
         if self._keys is None or authorization[: len(_BEARER)].lower() != _BEARER:
             raise Refusal("KEY_INVALID", "this service does not know the key in the authorization")
         return authorization[len(_BEARER) :].strip()
@@ -356,7 +359,7 @@ def _bytes_max(rule: Rule, server_bytes_max: int) -> int:
     return server_bytes_max if rule.bytes_max is None else min(server_bytes_max, rule.bytes_max)
 
 
-def _work_on_stream(behaviour: Any, read: ReadRequest) -> Work:
+def _work_on_stream(behaviour: Any, read: ReadRequest) -> RunCall:
     """Runs a handler of a stream of requests. It gets an iterator, for whose messages the time of a request holds. A
     handler that keeps to times of its own reads from the context instead.
     """
@@ -380,7 +383,7 @@ def _work(
     *,
     hold: Callable[[bytes], object],
     long_calls: LongCalls | None = None,
-) -> Work:
+) -> RunCall:
     """Reads the single request, takes room for it with `hold`, and runs the handler."""
 
     async def work(_: Any, context: RpcCall, key: str | None) -> Any:
