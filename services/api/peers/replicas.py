@@ -98,6 +98,7 @@ class Replicas:
                 except grpc.aio.AioRpcError as failure:
                     remote = remote_error(failure)
                     if not remote.may_retry:
+                        self._silent.discard(address)
                         raise remote.refusal() from None
                     self._failed(address, str(remote))
                 else:
