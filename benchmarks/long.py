@@ -95,7 +95,7 @@ class LongJournal:
         self.rows.append((execution.seq, entry))
 
     def _add_snapshot(self, events: list[Event]) -> None:
-        """As the commit loop does."""
+        """Write a snapshot when one is due, as the commit loop does."""
         execution = self.execution
         if self.log is not None:
             self.log.note(execution, events)

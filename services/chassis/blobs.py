@@ -343,7 +343,7 @@ class DirectoryBlobs:
             file = (self._directory / ref.key).open("rb")
         except FileNotFoundError:
             raise BlobMissing(ref.key) from None
-        # Whoever named it said how large it is, and limits rest on that.
+        # The reference says how large the value is, and limits rely on that.
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes != ref.size_bytes:
             file.close()

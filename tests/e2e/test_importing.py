@@ -276,7 +276,7 @@ def _without_rows(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*(part for part in parts[:-1] if "row" not in part), {"end": end}]
 
 
-# What is done to a whole file, and what is said of it then.
+# Each entry changes a whole file, and has a part of the refusal that follows.
 HARM: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], str]] = {
     "an event was changed": (_output_of_run('{"x":3}'), "(RunSucceeded) does not add up"),
     "an output is no JSON": (_output_of_run("{"), "is no JSON"),

@@ -151,7 +151,7 @@ def renders(random: Random) -> Workload:
 
 
 def targets(random: Random) -> Workload:
-    """What it calls is away for a while, so its circuit opens."""
+    """A workflow whose nodes call targets that are away for a while, so that their circuits open."""
     ids = [f"n{i}" for i in range(random.randint(2, 6))]
     nodes = [{"id": id_, "module": "ledger.call@1", "config": {"fails_calls": random.randint(1, 3)}} for id_ in ids]
     return Workload({"retry": _OFTEN, "nodes": nodes, "edges": []}, effects=frozenset(ids))

@@ -116,7 +116,7 @@ class ExportParts:
         return part.output
 
     async def end(self) -> ExportEnd:
-        """What the last part says, if that is true of the events and the rows."""
+        """Read the last part. Raises NotReplayable if what it says is not true of the events and the rows."""
         part, counted = self._next, self._counted
         if part is None:
             raise NotReplayable("the export is not whole: its last part, the end, is missing")
